@@ -1,0 +1,377 @@
+package spec
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+)
+
+// MaxFileBytes bounds a .inspect.yml before it is parsed.
+const MaxFileBytes = 64 << 10
+
+// maxProblems bounds what one file can make us say.
+const maxProblems = 20
+
+// notYet is how a known key that nothing acts upon is refused.
+const notYet = "not supported yet"
+
+// Parse reads a .inspect.yml. With no problems the Spec is complete: every
+// default is filled in and every value is in its range. With problems the Spec
+// must not be used.
+func Parse(body []byte) (Spec, Problems) {
+	whole := func(want string) (Spec, Problems) { return Spec{}, Problems{{Want: want}} }
+	if len(body) > MaxFileBytes {
+		return whole(fmt.Sprintf("expected at most %d bytes, but found %d", MaxFileBytes, len(body)))
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(body))
+	var doc yaml.Node
+	if err := dec.Decode(&doc); err != nil {
+		if errors.Is(err, io.EOF) {
+			return Spec{}, Problems{{Line: 1, Key: "version", Want: "expected the number 1 (the file is empty)"}}
+		}
+		return Spec{}, Problems{yamlProblem(err)}
+	}
+	var second yaml.Node
+	if err := dec.Decode(&second); !errors.Is(err, io.EOF) {
+		return whole("expected one YAML document, but found more")
+	}
+	v := validator{}
+	root := &doc
+	if doc.Kind == yaml.DocumentNode && len(doc.Content) == 1 {
+		root = doc.Content[0]
+	}
+	v.walk(root, schema(), "", 0)
+	v.crossCheck(root)
+	if len(v.problems) > 0 {
+		sort.SliceStable(v.problems, func(i, j int) bool { return v.problems[i].Line < v.problems[j].Line })
+		return Spec{}, v.problems
+	}
+	return build(root), nil
+}
+
+var yamlLine = regexp.MustCompile(`line (\d+): (.*)`)
+
+func yamlProblem(err error) Problem {
+	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
+		n, _ := strconv.Atoi(m[1])
+		return Problem{Line: n, Want: "expected YAML, but " + cut(m[2], 200)}
+	}
+	return Problem{Want: "expected YAML, but " + cut(strings.TrimPrefix(err.Error(), "yaml: "), 200)}
+}
+
+type validator struct{ problems Problems }
+
+func (v *validator) add(n *yaml.Node, key, want, got string) {
+	if len(v.problems) < maxProblems {
+		v.problems = append(v.problems, Problem{Line: n.Line, Key: key, Want: want, Got: got})
+	}
+}
+
+func (v *validator) walk(n *yaml.Node, f field, key string, depth int) {
+	if depth > 8 {
+		v.add(n, key, "expected fewer levels", "")
+		return
+	}
+	if n.Kind == yaml.AliasNode || n.Anchor != "" {
+		v.add(n, key, "expected a plain value; anchors and aliases are not allowed", "")
+		return
+	}
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+		v.add(n, key, "expected "+f.help, "nothing")
+		return
+	}
+	before := len(v.problems)
+	switch f.kind {
+	case kindMap:
+		v.walkMap(n, f, key, depth)
+	case kindList:
+		if n.Kind != yaml.SequenceNode {
+			v.add(n, key, "expected "+f.help, describe(n))
+			return
+		}
+		if most := orElse(f.max, 100); len(n.Content) > most {
+			v.add(n, key, fmt.Sprintf("expected at most %d entries", most), strconv.Itoa(len(n.Content)))
+			return
+		}
+		for i, c := range n.Content {
+			v.walk(c, *f.item, fmt.Sprintf("%s[%d]", key, i), depth+1)
+		}
+	case kindAny:
+		for _, variant := range f.variants {
+			if (variant.kind == kindMap) == (n.Kind == yaml.MappingNode) {
+				v.walk(n, variant, key, depth)
+				return
+			}
+		}
+		v.add(n, key, "expected "+f.help, describe(n))
+	default:
+		v.walkScalar(n, f, key)
+	}
+	// A key that is wrong in itself is said to be wrong first.
+	if len(v.problems) == before && f.later && !(f.kind == kindList && len(n.Content) == 0) {
+		v.add(n, key, notYet, "")
+	}
+}
+
+func (v *validator) walkMap(n *yaml.Node, f field, key string, depth int) {
+	if n.Kind != yaml.MappingNode {
+		v.add(n, key, "expected "+f.help, describe(n))
+		return
+	}
+	if len(n.Content)/2 > orElse(f.max, 100) {
+		v.add(n, key, "expected fewer entries", strconv.Itoa(len(n.Content)/2))
+		return
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, val := n.Content[i], n.Content[i+1]
+		name := k.Value
+		at := joinKey(key, cut(name, 60))
+		switch {
+		case k.Kind != yaml.ScalarNode || k.Tag == "!!merge" || k.Anchor != "":
+			v.add(k, at, "expected a plain key", describe(k))
+			continue
+		case seen[name]:
+			v.add(k, at, "expected each key once", "it again")
+			continue
+		}
+		seen[name] = true
+		child, known := f.fields[name]
+		switch {
+		case known:
+			v.walk(val, child, at, depth+1)
+		case f.anyKey != nil:
+			if !regexp.MustCompile(`^[a-z][a-z0-9_-]{0,39}$`).MatchString(name) {
+				v.add(k, at, "expected a name of lower-case letters, digits, '-' and '_'", "")
+				continue
+			}
+			v.walk(val, *f.anyKey, at, depth+1)
+		default:
+			want := "unknown key; expected one of " + strings.Join(sortedKeys(f.fields), ", ")
+			if near := nearest(name, sortedKeys(f.fields)); near != "" {
+				want = "unknown key; did you mean " + near + "?"
+			}
+			v.add(k, at, want, "")
+		}
+	}
+	for _, name := range sortedKeys(f.fields) {
+		if f.fields[name].required && !seen[name] {
+			v.add(n, joinKey(key, name), "expected "+f.fields[name].help+"; the key is missing", "")
+		}
+	}
+}
+
+var scalarTags = map[kind][]string{
+	kindText: {"!!str"}, kindInt: {"!!int"}, kindNumber: {"!!int", "!!float"}, kindBool: {"!!bool"},
+	kindSize: {"!!str"}, kindDuration: {"!!str"},
+}
+
+func (v *validator) walkScalar(n *yaml.Node, f field, key string) {
+	if n.Kind != yaml.ScalarNode || !slices.Contains(scalarTags[f.kind], n.Tag) {
+		v.add(n, key, "expected "+f.help, describe(n))
+		return
+	}
+	val := n.Value
+	bad := f.only != nil && !slices.Contains(f.only, val) || f.check != nil && !f.check(val)
+	if f.kind == kindText && len(val) > orElse(f.max, 4096) {
+		v.add(n, key, fmt.Sprintf("expected at most %d bytes", orElse(f.max, 4096)), strconv.Itoa(len(val)))
+		return
+	}
+	if f.kind == kindBool {
+		bad = val != "true" && val != "false"
+	}
+	if bad {
+		v.add(n, key, "expected "+f.help, describe(n))
+		return
+	}
+	if f.laterIf != nil && f.laterIf(val) {
+		v.add(n, key, strconv.Quote(cut(val, 60))+" is "+notYet, "")
+	}
+}
+
+// crossCheck finds what no single key shows.
+func (v *validator) crossCheck(root *yaml.Node) {
+	verify := child(root, "verify")
+	if verify != nil && verify.Kind == yaml.SequenceNode {
+		names := map[string]bool{}
+		for i, item := range verify.Content {
+			at := fmt.Sprintf("verify[%d]", i)
+			if n := child(item, "name"); n != nil {
+				if names[n.Value] {
+					v.add(n, at+".name", "expected each name once", strconv.Quote(cut(n.Value, 60)))
+				}
+				names[n.Value] = true
+			}
+			if item.Kind == yaml.MappingNode && child(item, "run") == nil && child(item, "screenshot") == nil {
+				v.add(item, at+".run", "expected a shell line; the key is missing", "")
+			}
+		}
+	}
+	if h := child(root, "harness"); h != nil {
+		kind, command := child(h, "kind"), child(h, "command")
+		if command != nil && (kind == nil || kind.Value != HarnessCommand) {
+			v.add(command, "harness.command", "expected only with kind: command", "")
+		}
+	}
+}
+
+// build fills a Spec from a tree that has been validated.
+func build(root *yaml.Node) Spec {
+	s := Default()
+	text := func(n *yaml.Node, into *string) {
+		if n != nil {
+			*into = n.Value
+		}
+	}
+	texts := func(n *yaml.Node, into *[]string) {
+		if n == nil {
+			return
+		}
+		*into = nil
+		for _, c := range n.Content {
+			*into = append(*into, c.Value)
+		}
+	}
+	number := func(n *yaml.Node, into *int64) {
+		if n != nil {
+			*into, _ = strconv.ParseInt(n.Value, 10, 64)
+		}
+	}
+	size := func(n *yaml.Node, into *int64) {
+		if n != nil {
+			*into, _ = parseSize(n.Value)
+		}
+	}
+	texts(child(root, "setup"), &s.Setup)
+	if n := child(root, "verify"); n != nil {
+		for _, item := range n.Content {
+			c := Verify{Report: ReportExit}
+			text(child(item, "name"), &c.Name)
+			text(child(item, "run"), &c.Run)
+			text(child(item, "report"), &c.Report)
+			s.Verify = append(s.Verify, c)
+		}
+	}
+	limits := child(root, "limits")
+	if n := child(limits, "cpu"); n != nil {
+		s.Limits.CPU, _ = strconv.ParseFloat(n.Value, 64)
+	}
+	size(child(limits, "memory"), &s.Limits.MemoryBytes)
+	size(child(limits, "disk"), &s.Limits.DiskBytes)
+	number(child(limits, "pids"), &s.Limits.Pids)
+	if n := child(limits, "timeout"); n != nil {
+		s.Limits.Timeout, _ = time.ParseDuration(n.Value)
+	}
+	concurrent := int64(s.Limits.Concurrent)
+	number(child(limits, "concurrent"), &concurrent)
+	s.Limits.Concurrent = int(concurrent)
+	text(child(child(root, "harness"), "kind"), &s.Harness.Kind)
+	text(child(child(root, "harness"), "command"), &s.Harness.Command)
+	publish := child(root, "publish")
+	text(child(publish, "prefix"), &s.Publish.Prefix)
+	texts(child(publish, "protected"), &s.Publish.Protected)
+	files := int64(s.Publish.MaxFiles)
+	number(child(publish, "max_files"), &files)
+	s.Publish.MaxFiles = int(files)
+	size(child(publish, "max_bytes"), &s.Publish.MaxBytes)
+	texts(child(child(root, "triggers"), "labels"), &s.Triggers.Labels)
+	return s
+}
+
+// child returns the value of a key of a mapping, nil if there is none.
+func child(n *yaml.Node, name string) *yaml.Node {
+	if n == nil || n.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == name {
+			return n.Content[i+1]
+		}
+	}
+	return nil
+}
+
+func describe(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a map"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	return strconv.Quote(cut(n.Value, 60))
+}
+
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "…"
+}
+
+func joinKey(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "." + b
+}
+
+func orElse(n, fallback int) int {
+	if n > 0 {
+		return n
+	}
+	return fallback
+}
+
+func sortedKeys(m map[string]field) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+// nearest returns the known word within two edits of s, if there is just one best.
+func nearest(s string, known []string) string {
+	best, at := 3, ""
+	for _, k := range known {
+		if len(s) > 40 {
+			return ""
+		}
+		if d := edits(s, k); d < best {
+			best, at = d, k
+		}
+	}
+	return at
+}
+
+// edits is the Levenshtein distance.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		prev := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			old := row[j]
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(row[j]+1, row[j-1]+1, prev+cost)
+			prev = old
+		}
+	}
+	return row[len(b)]
+}

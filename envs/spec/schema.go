@@ -1,0 +1,221 @@
+package spec
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A kind of value, for messages and for the published JSON schema.
+type kind int
+
+const (
+	kindMap kind = iota
+	kindList
+	kindText
+	kindInt
+	kindNumber
+	kindBool
+	kindSize
+	kindDuration
+	kindAny // shape is checked by the entries of a variant
+)
+
+// field describes one place of the file. The table below is the single source
+// of what is allowed: the validator, the messages and the JSON schema read it.
+type field struct {
+	kind     kind
+	help     string            // what is expected, completes "expected …"
+	check    func(string) bool // of a scalar's text, after its kind
+	only     []string          // allowed values of a text
+	later    bool              // parsed and validated, but not acted upon yet: refused
+	laterIf  func(string) bool // the same for some values only
+	required bool
+	fields   map[string]field // of a map
+	anyKey   *field           // of a map with free keys
+	item     *field           // of a list
+	variants []field          // of kindAny: the first whose kind matches
+	max      int              // entries of a list or map, bytes of a text; 0: 100 entries, 4096 bytes
+}
+
+func schema() field {
+	line := field{kind: kindText, help: "a shell line", check: notBlank}
+	host := field{kind: kindText, help: "a host, host:port or ecosystem name", check: regexp.MustCompile(`^[A-Za-z0-9*][A-Za-z0-9.*:_-]*$`).MatchString}
+	return field{kind: kindMap, help: "a map", fields: map[string]field{
+		"version": {kind: kindInt, help: "the number 1", only: []string{"1"}, required: true},
+		"image":   {kind: kindText, help: "an image by digest (name@sha256:…)", check: regexp.MustCompile(`@sha256:[0-9a-f]{64}$`).MatchString, later: true},
+		"setup":   {kind: kindList, help: "a list of shell lines", item: &line, max: 50},
+		"data": {kind: kindMap, help: "a map", later: true, fields: map[string]field{
+			"provenance": {kind: kindText, help: "synthetic, scrubbed or production", only: []string{"synthetic", "scrubbed", "production"}, required: true},
+			"load":       {kind: kindList, help: "a list of shell lines", item: &line},
+		}},
+		"services": {kind: kindMap, help: "a map of services", later: true, anyKey: &field{kind: kindMap, help: "a map", fields: map[string]field{
+			"command": {kind: kindText, help: "a shell line", check: notBlank, required: true},
+			"ready":   {kind: kindText, help: "a shell line or an http:// address", check: notBlank},
+			"stop":    {kind: kindText, help: "a shell line", check: notBlank},
+			"port":    {kind: kindInt, help: "a port from 1 to 65535", check: between(1, 65535)},
+		}}},
+		"verify": {kind: kindList, help: "a list of commands", max: 50, item: &field{kind: kindMap, help: "a map with name and run", fields: map[string]field{
+			"name":       {kind: kindText, help: "a name of letters, digits, '-', '_', '.', at most 40", check: regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$`).MatchString, required: true},
+			"run":        {kind: kindText, help: "a shell line", check: notBlank},
+			"report":     {kind: kindText, help: "exit, gotest or junit:<glob>", check: regexp.MustCompile(`^(exit|gotest|junit:.+)$`).MatchString, laterIf: func(s string) bool { return strings.HasPrefix(s, "junit:") }},
+			"screenshot": {kind: kindText, help: "an http:// address", check: regexp.MustCompile(`^https?://`).MatchString, later: true},
+			"viewport":   {kind: kindText, help: "a size like 1280x800", check: regexp.MustCompile(`^[1-9][0-9]{1,3}x[1-9][0-9]{1,3}$`).MatchString, later: true},
+		}}},
+		"refresh": {kind: kindMap, help: "a map", later: true, fields: map[string]field{
+			"every":      {kind: kindDuration, help: "a duration like 30m, at least 1m", check: atLeast(time.Minute)},
+			"max_age":    {kind: kindDuration, help: "a duration like 2h", check: atLeast(time.Minute)},
+			"max_drift":  {kind: kindInt, help: "a number of commits, 1 or more", check: between(1, 1_000_000)},
+			"when_stale": {kind: kindText, help: "use, refuse or cold", only: []string{"use", "refuse", "cold"}},
+		}},
+		"limits": {kind: kindMap, help: "a map", fields: map[string]field{
+			"cpu":                {kind: kindNumber, help: "a number of cores from 0.1 to 256", check: inRange(0.1, 256)},
+			"memory":             {kind: kindSize, help: "a size like 4GiB, from 64MiB to 1TiB", check: sizeBetween(64<<20, 1<<40)},
+			"pids":               {kind: kindInt, help: "a number from 16 to 32768", check: between(16, 32768)},
+			"disk":               {kind: kindSize, help: "a size like 10GiB, from 16MiB to 10TiB", check: sizeBetween(16<<20, 10<<40)},
+			"timeout":            {kind: kindDuration, help: "a duration like 45m, from 10s to 24h", check: durationBetween(10*time.Second, 24*time.Hour)},
+			"concurrent":         {kind: kindInt, help: "a number from 1 to 1000", check: between(1, 1000)},
+			"budget_usd":         {kind: kindNumber, help: "an amount in US dollars", check: inRange(0, 100_000), later: true},
+			"open_pull_requests": {kind: kindInt, help: "a number from 1 to 1000", check: between(1, 1000), later: true},
+		}},
+		"egress": {kind: kindList, help: "a list of hosts", later: true, max: 200, item: &field{kind: kindAny, help: "a host or a map with host and header_from", variants: []field{
+			host,
+			{kind: kindMap, help: "a map with host and header_from", fields: map[string]field{
+				"host":        {kind: kindText, help: host.help, check: host.check, required: true},
+				"header_from": {kind: kindText, help: "the name of a secret", check: regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`).MatchString, required: true},
+			}},
+		}}},
+		"harness": {kind: kindMap, help: "a map", fields: map[string]field{
+			"kind":    {kind: kindText, help: "opencode, claude, codex or command", only: []string{"opencode", "claude", "codex", "command"}, laterIf: func(s string) bool { return s != HarnessCommand }, required: true},
+			"command": {kind: kindText, help: "a shell line", check: notBlank},
+			"model":   {kind: kindText, help: "a model like provider/name", check: notBlank, later: true},
+		}},
+		"publish": {kind: kindMap, help: "a map", fields: map[string]field{
+			"prefix":    {kind: kindText, help: "lower-case letters, digits and '-', at most 30", check: regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?$`).MatchString},
+			"draft":     {kind: kindBool, help: "true", laterIf: func(s string) bool { return s == "false" }},
+			"push":      {kind: kindText, help: "stacked or head", only: []string{"stacked", "head"}, laterIf: func(s string) bool { return s == "head" }},
+			"protected": {kind: kindList, help: "a list of path patterns", item: &field{kind: kindText, help: "a path pattern like **/migrations/**", check: notBlank}, max: 200},
+			"max_files": {kind: kindInt, help: "a number from 1 to 10000", check: between(1, 10_000)},
+			"max_bytes": {kind: kindSize, help: "a size like 4MiB, up to 64MiB", check: sizeBetween(1, 64<<20)},
+			"four_eyes": {kind: kindBool, help: "true or false", laterIf: func(s string) bool { return s == "true" }},
+			"signed":    {kind: kindText, help: "auto, always or never", only: []string{"auto", "always", "never"}, laterIf: func(s string) bool { return s != "never" }},
+		}},
+		"checks": {kind: kindMap, help: "a map", fields: map[string]field{
+			"required": {kind: kindBool, help: "true or false", laterIf: func(s string) bool { return s == "true" }},
+		}},
+		"triggers": {kind: kindMap, help: "a map", fields: map[string]field{
+			"labels":               {kind: kindList, help: "a list of label names", item: &field{kind: kindText, help: "a label name", check: notBlank, max: 50}, max: 10},
+			"commands":             {kind: kindText, help: "write", only: []string{"write"}},
+			"on_buildkite_failure": {kind: kindBool, help: "true or false", laterIf: func(s string) bool { return s == "true" }},
+		}},
+	}}
+}
+
+func notBlank(s string) bool { return strings.TrimSpace(s) != "" && !strings.ContainsRune(s, 0) }
+
+func between(lo, hi int64) func(string) bool {
+	return func(s string) bool { n, err := strconv.ParseInt(s, 10, 64); return err == nil && n >= lo && n <= hi }
+}
+
+func inRange(lo, hi float64) func(string) bool {
+	return func(s string) bool { n, err := strconv.ParseFloat(s, 64); return err == nil && n >= lo && n <= hi }
+}
+
+func sizeBetween(lo, hi int64) func(string) bool {
+	return func(s string) bool { n, err := parseSize(s); return err == nil && n >= lo && n <= hi }
+}
+
+func atLeast(lo time.Duration) func(string) bool { return durationBetween(lo, 365*24*time.Hour) }
+
+func durationBetween(lo, hi time.Duration) func(string) bool {
+	return func(s string) bool { d, err := time.ParseDuration(s); return err == nil && d >= lo && d <= hi }
+}
+
+var sizeForm = regexp.MustCompile(`^([0-9]{1,12})(B|KiB|MiB|GiB|TiB)$`)
+
+// parseSize reads a whole number with a binary unit: 512MiB, 4GiB.
+func parseSize(s string) (int64, error) {
+	m := sizeForm.FindStringSubmatch(s)
+	if m == nil {
+		return 0, fmt.Errorf("%q is not a size like 4GiB", s)
+	}
+	n, err := strconv.ParseInt(m[1], 10, 64)
+	if err != nil {
+		return 0, err
+	}
+	shift := map[string]uint{"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}[m[2]]
+	if n > (1<<62)>>shift {
+		return 0, fmt.Errorf("%q is too large", s)
+	}
+	return n << shift, nil
+}
+
+// JSONSchema returns the schema of .inspect.yml for editors (draft 2020-12).
+// Keys that are refused today are in it and say so in their description.
+func JSONSchema() []byte {
+	root := jsonSchema(schema())
+	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	root["title"] = FileName
+	out, err := json.MarshalIndent(root, "", "  ")
+	if err != nil {
+		panic("spec: the schema is made of plain maps: " + err.Error())
+	}
+	return append(out, '\n')
+}
+
+func jsonSchema(f field) map[string]any {
+	out := map[string]any{"description": f.help}
+	if f.later {
+		out["description"] = f.help + " (not supported yet)"
+	}
+	switch f.kind {
+	case kindMap:
+		out["type"] = "object"
+		if f.anyKey != nil {
+			out["additionalProperties"] = jsonSchema(*f.anyKey)
+			break
+		}
+		props, required := map[string]any{}, []string{}
+		for _, name := range sortedKeys(f.fields) {
+			props[name] = jsonSchema(f.fields[name])
+			if f.fields[name].required {
+				required = append(required, name)
+			}
+		}
+		out["properties"], out["additionalProperties"] = props, false
+		if len(required) > 0 {
+			out["required"] = required
+		}
+	case kindList:
+		out["type"], out["items"] = "array", jsonSchema(*f.item)
+	case kindInt:
+		out["type"] = "integer"
+	case kindNumber:
+		out["type"] = "number"
+	case kindBool:
+		out["type"] = "boolean"
+	case kindAny:
+		var any []map[string]any
+		for _, v := range f.variants {
+			any = append(any, jsonSchema(v))
+		}
+		out["anyOf"] = any
+	default:
+		out["type"] = "string"
+		if f.only != nil {
+			out["enum"] = f.only
+		}
+	}
+	if f.kind == kindInt && f.only != nil {
+		var nums []int
+		for _, s := range f.only {
+			n, _ := strconv.Atoi(s)
+			nums = append(nums, n)
+		}
+		out["enum"] = nums
+	}
+	return out
+}

@@ -1,0 +1,108 @@
+// Package spec holds the types of .inspect.yml, reads and validates the file,
+// and guesses an environment for repositories that have none. It is a pure
+// leaf: bytes come in, a Spec or a list of Problems goes out. The file is
+// written by whoever can push to the default branch and is treated as hostile:
+// its size, depth and shape are bounded before anything is made of it.
+package spec
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"time"
+)
+
+// FileName is where a repository describes its environment.
+const FileName = ".inspect.yml"
+
+// Spec is a validated .inspect.yml with every default filled in. It is stored
+// with each session, so that a later change of the file changes nothing that runs.
+type Spec struct {
+	Version  int      `json:"version"`
+	Setup    []string `json:"setup,omitempty"`
+	Verify   []Verify `json:"verify,omitempty"`
+	Limits   Limits   `json:"limits"`
+	Harness  Harness  `json:"harness"`
+	Publish  Publish  `json:"publish"`
+	Triggers Triggers `json:"triggers"`
+}
+
+// Verify is one command whose success the repository calls "works".
+type Verify struct {
+	Name   string `json:"name"`
+	Run    string `json:"run"`    // given to sh -c in the sandbox
+	Report string `json:"report"` // ReportExit or ReportGoTest
+}
+
+// Kinds of report a verify command can leave.
+const (
+	ReportExit   = "exit"   // the exit status is all there is
+	ReportGoTest = "gotest" // standard output is `go test -json`
+)
+
+// Limits of a session. Zero never occurs after Parse.
+type Limits struct {
+	CPU         float64       `json:"cpu"` // cores
+	MemoryBytes int64         `json:"memory_bytes"`
+	Pids        int64         `json:"pids"`       // processes and threads
+	DiskBytes   int64         `json:"disk_bytes"` // what a session may add to its clone
+	Timeout     time.Duration `json:"timeout"`    // of the harness's work, nanoseconds in JSON
+	Concurrent  int           `json:"concurrent"` // sessions of this repository at once
+}
+
+// Harness says which agent works. An empty Kind means the operator's default.
+type Harness struct {
+	Kind    string `json:"kind,omitempty"`
+	Command string `json:"command,omitempty"` // of kind command: given to sh -c in the sandbox
+}
+
+// HarnessCommand is the one kind acted upon so far: any program.
+const HarnessCommand = "command"
+
+// Publish bounds what may leave a session and how.
+type Publish struct {
+	Prefix    string   `json:"prefix"`              // of branches
+	Protected []string `json:"protected,omitempty"` // doublestar globs, in addition to AlwaysProtected
+	MaxFiles  int      `json:"max_files"`
+	MaxBytes  int64    `json:"max_bytes"` // of the patch
+}
+
+// AlwaysProtected are globs no repository can take away.
+var alwaysProtected = []string{".github/**"}
+
+// AlwaysProtected returns the globs that are protected whatever the file says.
+func AlwaysProtected() []string { return append([]string(nil), alwaysProtected...) }
+
+// Triggers says what starts a session.
+type Triggers struct {
+	Labels   []string `json:"labels"`
+	Commands string   `json:"commands"` // least permission for commands; "write" is the only value so far
+}
+
+// Default is the Spec of an empty file: no setup, nothing to verify.
+func Default() Spec {
+	return Spec{
+		Version: 1,
+		Limits: Limits{
+			CPU: 2, MemoryBytes: 4 << 30, Pids: 512, DiskBytes: 10 << 30,
+			Timeout: 45 * time.Minute, Concurrent: 4,
+		},
+		Publish:  Publish{Prefix: "inspect", MaxFiles: 100, MaxBytes: 4 << 20},
+		Triggers: Triggers{Labels: []string{"inspect"}, Commands: "write"},
+	}
+}
+
+// EnvironmentDigest identifies what a snapshot is made from besides the
+// commit: two specs with the same digest can share one. It is hexadecimal
+// SHA-256.
+func (s Spec) EnvironmentDigest() string {
+	body, err := json.Marshal(struct {
+		Format int      `json:"format"` // raise when the preparation itself changes
+		Setup  []string `json:"setup"`
+	}{1, s.Setup})
+	if err != nil {
+		panic("spec: strings always marshal: " + err.Error())
+	}
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:])
+}

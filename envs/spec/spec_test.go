@@ -1,0 +1,175 @@
+package spec
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParseFull(t *testing.T) {
+	got, problems := Parse([]byte(`version: 1
+setup: [go mod download, "go build ./..."]
+verify:
+  - {name: unit, run: "go test -json ./...", report: gotest}
+  - {name: lint, run: make lint}
+limits: {cpu: 1.5, memory: 512MiB, pids: 64, disk: 1GiB, timeout: 5m, concurrent: 2}
+harness: {kind: command, command: "fix-it --fast"}
+publish: {prefix: robots, draft: true, push: stacked, protected: ["**/migrations/**"], max_files: 7, max_bytes: 1MiB, four_eyes: false, signed: never}
+triggers: {labels: [inspect, "help wanted"], commands: write, on_buildkite_failure: false}
+egress: []
+`))
+	if problems != nil {
+		t.Fatal(problems)
+	}
+	want := Spec{
+		Version:  1,
+		Setup:    []string{"go mod download", "go build ./..."},
+		Verify:   []Verify{{"unit", "go test -json ./...", "gotest"}, {"lint", "make lint", "exit"}},
+		Limits:   Limits{CPU: 1.5, MemoryBytes: 512 << 20, Pids: 64, DiskBytes: 1 << 30, Timeout: 5 * time.Minute, Concurrent: 2},
+		Harness:  Harness{"command", "fix-it --fast"},
+		Publish:  Publish{Prefix: "robots", Protected: []string{"**/migrations/**"}, MaxFiles: 7, MaxBytes: 1 << 20},
+		Triggers: Triggers{Labels: []string{"inspect", "help wanted"}, Commands: "write"},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Fatal(d)
+	}
+}
+
+func TestParseDefaults(t *testing.T) {
+	got, problems := Parse([]byte("version: 1\n"))
+	if problems != nil {
+		t.Fatal(problems)
+	}
+	if d := cmp.Diff(Default(), got); d != "" {
+		t.Fatal(d)
+	}
+}
+
+// Every problem names its line, its key and what was expected.
+func TestProblems(t *testing.T) {
+	for _, c := range []struct{ name, file, want string }{
+		{"empty", "", "line 1: version: expected the number 1 (the file is empty)"},
+		{"only a comment", "# nothing\n", "line 1: version: expected the number 1 (the file is empty)"},
+		{"no version", "setup: []\n", "line 1: version: expected the number 1; the key is missing"},
+		{"other version", "version: 2\n", `line 1: version: expected the number 1, but found "2"`},
+		{"version as text", "version: \"1\"\n", `line 1: version: expected the number 1, but found "1"`},
+		{"unknown key", "version: 1\n\nsetpu: []\n", "line 3: setpu: unknown key; did you mean setup?"},
+		{"unknown nested key", "version: 1\nlimits:\n  ram: 4GiB\n", "line 3: limits.ram: unknown key; expected one of budget_usd, concurrent, cpu, disk, memory, open_pull_requests, pids, timeout"},
+		{"wrong type", "version: 1\nsetup: make\n", `line 2: setup: expected a list of shell lines, but found "make"`},
+		{"list for map", "version: 1\nlimits: [1]\n", "line 2: limits: expected a map, but found a list"},
+		{"number for text", "version: 1\nsetup: [7]\n", `line 2: setup[0]: expected a shell line, but found "7"`},
+		{"null", "version: 1\nlimits:\n", "line 2: limits: expected a map, but found nothing"},
+		{"impossible size", "version: 1\nlimits: {memory: 4GB}\n", `line 2: limits.memory: expected a size like 4GiB, from 64MiB to 1TiB, but found "4GB"`},
+		{"impossible duration", "version: 1\nlimits: {timeout: 1s}\n", `line 2: limits.timeout: expected a duration like 45m, from 10s to 24h, but found "1s"`},
+		{"negative", "version: 1\nlimits: {pids: -5}\n", `line 2: limits.pids: expected a number from 16 to 32768, but found "-5"`},
+		{"not a number", "version: 1\nlimits: {cpu: .nan}\n", `line 2: limits.cpu: expected a number of cores from 0.1 to 256, but found ".nan"`},
+		{"verify without run", "version: 1\nverify:\n  - name: unit\n", "line 3: verify[0].run: expected a shell line; the key is missing"},
+		{"verify twice", "version: 1\nverify:\n  - {name: a, run: x}\n  - {name: a, run: y}\n", `line 4: verify[1].name: expected each name once, but found "a"`},
+		{"key twice", "version: 1\nsetup: []\nsetup: []\n", "line 3: setup: expected each key once, but found it again"},
+		{"alias", "version: 1\nsetup: &a [x]\n", "line 2: setup: expected a plain value; anchors and aliases are not allowed"},
+		{"merge", "version: 1\nlimits: {<<: {cpu: 1}}\n", `line 2: limits.<<: expected a plain key, but found "<<"`},
+		{"two documents", "version: 1\n---\nversion: 1\n", "expected one YAML document, but found more"},
+		{"not yaml", "version: 1\n\tsetup: []\n", "line 2: expected YAML, but found a tab"},
+		{"services", "version: 1\nservices:\n  pg: {command: postgres}\n", "line 3: services: not supported yet"},
+		{"egress", "version: 1\negress: [npm]\n", "line 2: egress: not supported yet"},
+		{"egress wrong too", "version: 1\negress: [{host: a}]\n", "line 2: egress[0].header_from: expected the name of a secret; the key is missing"},
+		{"image", "version: 1\nimage: a/b@sha256:" + strings.Repeat("0", 64) + "\n", "line 2: image: not supported yet"},
+		{"refresh", "version: 1\nrefresh: {every: 30m}\n", "line 2: refresh: not supported yet"},
+		{"junit", "version: 1\nverify: [{name: e, run: x, report: \"junit:*.xml\"}]\n", `line 2: verify[0].report: "junit:*.xml" is not supported yet`},
+		{"screenshot", "version: 1\nverify: [{name: e, screenshot: \"http://127.0.0.1/\"}]\n", "line 2: verify[0].screenshot: not supported yet"},
+		{"harness", "version: 1\nharness: {kind: opencode}\n", `line 2: harness.kind: "opencode" is not supported yet`},
+		{"harness unknown", "version: 1\nharness: {kind: magic}\n", `line 2: harness.kind: expected opencode, claude, codex or command, but found "magic"`},
+		{"push head", "version: 1\npublish: {push: head}\n", `line 2: publish.push: "head" is not supported yet`},
+		{"four eyes", "version: 1\npublish: {four_eyes: true}\n", `line 2: publish.four_eyes: "true" is not supported yet`},
+		{"prefix", "version: 1\npublish: {prefix: ../x}\n", `line 2: publish.prefix: expected lower-case letters, digits and '-', at most 30, but found "../x"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, problems := Parse([]byte(c.file))
+			if len(problems) == 0 {
+				t.Fatal("no problem found")
+			}
+			lines := make([]string, len(problems))
+			for i, p := range problems {
+				lines[i] = p.String()
+			}
+			for _, l := range lines {
+				if l == c.want || strings.HasPrefix(l, c.want) {
+					return
+				}
+			}
+			t.Fatalf("got\n%s\nwant\n%s", strings.Join(lines, "\n"), c.want)
+		})
+	}
+}
+
+func TestTooLarge(t *testing.T) {
+	_, problems := Parse([]byte("version: 1\n#" + strings.Repeat("x", MaxFileBytes)))
+	if len(problems) != 1 || !strings.Contains(problems[0].Want, "at most 65536 bytes") {
+		t.Fatal(problems)
+	}
+}
+
+func TestEnvironmentDigest(t *testing.T) {
+	a := Default()
+	b := Default()
+	b.Limits.Pids = 77
+	if a.EnvironmentDigest() != b.EnvironmentDigest() {
+		t.Error("limits must not make another snapshot")
+	}
+	b.Setup = []string{"make"}
+	if a.EnvironmentDigest() == b.EnvironmentDigest() {
+		t.Error("setup must make another snapshot")
+	}
+}
+
+func TestDetect(t *testing.T) {
+	for _, c := range []struct{ file, source string }{
+		{"go.mod", "detected from go.mod"}, {"Cargo.toml", "detected from Cargo.toml"},
+		{"package.json", "detected from package.json"}, {"pyproject.toml", "detected from pyproject.toml"},
+		{"Makefile", "detected from Makefile"},
+	} {
+		s, source, ok := Detect([]string{"README.md", c.file})
+		if !ok || source != c.source || len(s.Verify) == 0 {
+			t.Errorf("%s: %q %v %v", c.file, source, ok, s.Verify)
+		}
+	}
+	if _, _, ok := Detect([]string{"README.md"}); ok {
+		t.Error("a README is not an environment")
+	}
+}
+
+// The published schema and the validator come from one table; this holds the
+// schema to being JSON that names every top-level key.
+func TestJSONSchema(t *testing.T) {
+	var out struct {
+		Properties map[string]any `json:"properties"`
+	}
+	if err := json.Unmarshal(JSONSchema(), &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []string{"version", "image", "setup", "data", "services", "verify", "refresh", "limits", "egress", "harness", "publish", "triggers"} {
+		if out.Properties[k] == nil {
+			t.Errorf("schema lacks %s", k)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("version: 1\nsetup: [a]\n"))
+	f.Add([]byte("a: &a [*a]\n"))
+	f.Add([]byte("? [x]\n: y\n"))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		s, problems := Parse(body)
+		if len(problems) == 0 && (s.Version != 1 || s.Limits.Pids < 16 || s.Publish.Prefix == "") {
+			t.Fatalf("accepted %q as %+v", body, s)
+		}
+		for _, p := range problems {
+			if p.Want == "" {
+				t.Fatalf("%q: a problem without words", body)
+			}
+		}
+	})
+}

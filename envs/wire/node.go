@@ -1,0 +1,192 @@
+package wire
+
+import "time"
+
+// Node protocol, control plane side (/node/v1, bearer token of the node).
+
+// NodeState is what a node daemon advertises (POST state, every 10 s).
+type NodeState struct {
+	Node      string   `json:"node"`
+	Version   int      `json:"version"`
+	Store     string   `json:"store"`
+	Tier      string   `json:"tier"`
+	Limits    string   `json:"limits"` // "enforced" or "best effort: <why>"
+	FreeBytes int64    `json:"free_bytes"`
+	Clones    []Clone  `json:"clones"`
+	Snapshots []string `json:"snapshots"`
+}
+
+// Clone is a restored clone on a node.
+type Clone struct {
+	Session    string    `json:"session"`
+	Generation int       `json:"generation"`
+	Purpose    string    `json:"purpose"` // "work" or "verify"
+	Created    time.Time `json:"created"`
+}
+
+// Refs answers GET refs: everything the control plane still needs on this
+// node. What is not listed, and older than the grace, may be collected; while
+// the control plane cannot be asked nothing is.
+type Refs struct {
+	Sessions  []SessionRef `json:"sessions"`
+	Snapshots []string     `json:"snapshots"` // ids to keep
+}
+
+// SessionRef is a live attempt whose clones must be kept.
+type SessionRef struct {
+	Session    string `json:"session"`
+	Generation int    `json:"generation"`
+}
+
+// Work kinds.
+const (
+	WorkRefresh = "refresh"
+	WorkFetch   = "fetch" // bring a commit into the mirror
+	WorkDiscard = "discard"
+)
+
+// Work is one task for a node (GET work, long poll). It is leased; a node that
+// dies is handed it again, so every kind is idempotent.
+type Work struct {
+	ID      int64        `json:"id"`
+	Kind    string       `json:"kind"`
+	Refresh *RefreshWork `json:"refresh,omitempty"`
+	Fetch   *FetchWork   `json:"fetch,omitempty"`
+	Discard *SessionRef  `json:"discard,omitempty"`
+}
+
+// Remote is a repository to fetch from. The token is asked for when it is
+// needed (POST token), never part of the work.
+type Remote struct {
+	RepositoryID int64  `json:"repository_id"`
+	URL          string `json:"url"` // clone URL without credentials
+	Branch       string `json:"branch"`
+}
+
+// FetchWork brings Commit into the mirror.
+type FetchWork struct {
+	Remote Remote `json:"remote"`
+	Commit string `json:"commit"`
+}
+
+// RefreshWork prepares a snapshot of an environment at a commit.
+type RefreshWork struct {
+	Snapshot     string        `json:"snapshot"` // id given by the control plane
+	Environment  string        `json:"environment"`
+	Generation   int           `json:"generation"`
+	Remote       Remote        `json:"remote"`
+	Commit       string        `json:"commit"`
+	ConfigDigest string        `json:"config_digest"`
+	Setup        []string      `json:"setup"`
+	Limits       Limits        `json:"limits"`
+	Timeout      time.Duration `json:"timeout"`
+}
+
+// WorkResult ends a work item (POST work/{id}). A refresh that succeeded is
+// reported by SnapshotOffer instead.
+type WorkResult struct {
+	OK    bool   `json:"ok"`
+	Words string `json:"words,omitempty"` // what failed, with the last lines of its output
+}
+
+// SnapshotOffer tells the control plane of a verified candidate (POST snapshots).
+type SnapshotOffer struct {
+	Work         int64                    `json:"work"`
+	Snapshot     string                   `json:"snapshot"`
+	Environment  string                   `json:"environment"`
+	Generation   int                      `json:"generation"`
+	Commit       string                   `json:"commit"`
+	ConfigDigest string                   `json:"config_digest"`
+	Store        string                   `json:"store"`
+	Bytes        int64                    `json:"bytes"`
+	Phases       map[string]time.Duration `json:"phases"` // fetch, checkout, setup, scan, snapshot, proof
+}
+
+// GitTokenRequest asks for a read-only token for one repository.
+type GitTokenRequest struct {
+	RepositoryID int64 `json:"repository_id"`
+}
+
+// GitToken is sent as the password of x-access-token.
+type GitToken struct {
+	Token   string    `json:"token"`
+	Expires time.Time `json:"expires"`
+}
+
+// Node daemon, local side: HTTP over its unix socket for the verbs below, and
+// one raw connection for each sandbox start (file descriptors travel on it).
+
+// Grant is an order of the control plane to a node daemon, signed with Ed25519.
+// The node obeys no one without it.
+type Grant struct {
+	Verbs        []string  `json:"verbs"` // VerbRestore, VerbSandbox, VerbDiscard
+	Node         string    `json:"node"`
+	Session      string    `json:"session"`
+	Generation   int       `json:"generation"`
+	Purpose      string    `json:"purpose"` // "work" or "verify": each has a clone of its own
+	Environment  string    `json:"environment"`
+	Snapshot     string    `json:"snapshot"`
+	RepositoryID int64     `json:"repository_id"` // whose mirror may be mounted read-only
+	Limits       Limits    `json:"limits"`
+	PeerUID      int       `json:"peer_uid"` // uid of the runner that may use it
+	Expires      time.Time `json:"expires"`
+}
+
+// Verbs of a grant.
+const (
+	VerbRestore = "restore"
+	VerbSandbox = "sandbox"
+	VerbDiscard = "discard"
+)
+
+// Purposes of a clone.
+const (
+	PurposeWork   = "work"
+	PurposeVerify = "verify"
+)
+
+// RestoreRequest (POST /restore on the node's socket). Idempotent by
+// (session, generation, purpose).
+type RestoreRequest struct {
+	Grant string `json:"grant"`
+}
+
+// RestoreReply tells what was restored. Paths are the sandbox's, not the host's.
+type RestoreReply struct {
+	Commit   string        `json:"commit"`
+	Store    string        `json:"store"`
+	Tier     string        `json:"tier"`
+	Limits   string        `json:"limits"`
+	Duration time.Duration `json:"duration"`
+}
+
+// DiscardRequest (POST /discard). Not found is success.
+type DiscardRequest struct {
+	Grant string `json:"grant"`
+}
+
+// SandboxRequest is the one line of JSON (ended by \n) that opens a sandbox
+// connection. With it the caller passes exactly one file descriptor: its end's
+// peer of a SOCK_STREAM socketpair, the control stream of the init inside
+// (protocol: package sandbox). The stream is the lifeline too: when the last
+// holder outside closes it, init ends the sandbox.
+type SandboxRequest struct {
+	Grant string `json:"grant"`
+}
+
+// SandboxReply is the one line of JSON that answers a SandboxRequest. After it
+// the node daemon keeps the connection open until the sandbox has ended and
+// then sends one SandboxEnd line; the caller may also never read that.
+type SandboxReply struct {
+	OK    bool   `json:"ok"`
+	ID    string `json:"id,omitempty"`
+	Error *Error `json:"error,omitempty"`
+}
+
+// SandboxEnd tells why a sandbox ended.
+type SandboxEnd struct {
+	OOM      int64 `json:"oom"`      // processes killed for memory
+	PidsHit  int64 `json:"pids_hit"` // forks refused
+	DiskFull bool  `json:"disk_full"`
+	ExitCode int   `json:"exit_code"`
+}

@@ -1,0 +1,302 @@
+// Package wire holds the types of the runner and node protocols: what the
+// control plane, the runner and the node daemon say to one another. It is a
+// pure leaf: no network, no files, no clock. Everything that arrives in one of
+// these types from a runner is written by an enemy until it has been checked.
+package wire
+
+import "time"
+
+// Version is the protocol version this build speaks. The control plane serves
+// Version and Version-1; anything else is refused with words.
+const Version = 1
+
+// HeaderVersion, HeaderGeneration and HeaderSession travel on every machine call.
+const (
+	HeaderVersion    = "Inspect-Protocol"
+	HeaderGeneration = "Inspect-Generation"
+	HeaderSession    = "Inspect-Session"
+)
+
+// Limits a control plane enforces per session (design, "Protocols").
+const (
+	MaxEventsPerSecond = 200
+	MaxEvents          = 200_000
+	MaxEventBytes      = 64 << 10
+	MaxArtifactBytes   = 256 << 20 // all artifacts of one session together
+	MaxBundleBytes     = 64 << 20
+	MaxPrompts         = 64
+)
+
+// TokenRequest exchanges a proof of identity for a bearer token. Locally the
+// proof is the one-time secret the runner read from its standard input.
+type TokenRequest struct {
+	Session    string `json:"session"`
+	Generation int    `json:"generation"`
+	Secret     string `json:"secret,omitempty"` // one-time secret (local engine)
+	JWT        string `json:"jwt,omitempty"`    // workload identity (Nomad)
+}
+
+// TokenReply carries a bearer token; a heartbeat renews it.
+type TokenReply struct {
+	Token   string    `json:"token"`
+	Expires time.Time `json:"expires"`
+}
+
+// Spec is all a runner needs to know about one attempt. It holds no
+// credential that could write to GitHub and no model key.
+type Spec struct {
+	Session    string `json:"session"`
+	Generation int    `json:"generation"`
+
+	Repository   string `json:"repository"`    // owner/name, for display only
+	RepositoryID int64  `json:"repository_id"` // GitHub's numeric id
+	BaseBranch   string `json:"base_branch"`
+	BaseSHA      string `json:"base_sha"` // the commit the session starts from
+
+	SnapshotID     string `json:"snapshot_id"`
+	SnapshotCommit string `json:"snapshot_commit"`
+	Environment    string `json:"environment"`
+
+	Prompt  string   `json:"prompt"` // the whole text the harness is given
+	Harness Harness  `json:"harness"`
+	Setup   []string `json:"setup,omitempty"`
+	Verify  []Verify `json:"verify"`
+	Limits  Limits   `json:"limits"`
+
+	// Author is the identity commits in the sandbox are made with.
+	AuthorName  string `json:"author_name"`
+	AuthorEmail string `json:"author_email"`
+
+	// Resume is the bundle of an earlier generation to continue from; nil on a fresh start.
+	Resume *Resume `json:"resume,omitempty"`
+
+	// WorkDeadline is when the harness is interrupted; EndDeadline is when the
+	// attempt must be over, verification and uploads included.
+	WorkDeadline time.Time `json:"work_deadline"`
+	EndDeadline  time.Time `json:"end_deadline"`
+
+	// Grants the node daemon obeys: one for each purpose, see Grant.
+	WorkGrant   string `json:"work_grant"`
+	VerifyGrant string `json:"verify_grant"`
+}
+
+// Resume names the last uploaded bundle of an earlier generation. The runner
+// fetches it from GET /runner/v1/bundle/{sha256}.
+type Resume struct {
+	Generation int    `json:"generation"`
+	Turn       int    `json:"turn"`
+	SHA256     string `json:"sha256"`
+	Tip        string `json:"tip"` // commit at the bundle's one ref
+}
+
+// Harness says which agent program to run and how.
+type Harness struct {
+	Kind    string   `json:"kind"`    // "command" so far
+	Command []string `json:"command"` // argument vector, run inside the sandbox
+	Label   string   `json:"label"`   // how it is named to people, e.g. "scripted"
+	Model   string   `json:"model,omitempty"`
+}
+
+// Verify is one verification command of the repository.
+type Verify struct {
+	Name   string `json:"name"`
+	Run    string `json:"run"`    // shell line, run with sh -c inside the sandbox
+	Report string `json:"report"` // "exit" or "gotest"
+}
+
+// Limits of one sandbox. Zero means "no limit of ours".
+type Limits struct {
+	CPU         float64       `json:"cpu"` // cores
+	MemoryBytes int64         `json:"memory_bytes"`
+	Pids        int64         `json:"pids"`
+	DiskBytes   int64         `json:"disk_bytes"`
+	Timeout     time.Duration `json:"timeout"`      // nanoseconds, of the harness's work
+	OutputBytes int64         `json:"output_bytes"` // kept of one command's output
+}
+
+// Event kinds the runner sends. Data is a JSON object by kind, see events.go.
+const (
+	EventPhase   = "phase"   // Phase
+	EventCommand = "command" // Command: one finished command
+	EventOutput  = "output"  // Output: text of the harness
+	EventTurn    = "turn"    // Turn: a bundle was uploaded
+	EventNote    = "note"    // Note: words for people
+	EventRestore = "restore" // Restored
+)
+
+// Event is one thing that happened in an attempt, numbered from 1 by the
+// runner without gaps. Sending a number again with the same content is harmless.
+type Event struct {
+	Number int64     `json:"number"`
+	Kind   string    `json:"kind"`
+	At     time.Time `json:"at"`
+	Data   any       `json:"data"`
+}
+
+// EventsReply acknowledges all events up to and including Acked.
+type EventsReply struct {
+	Acked int64 `json:"acked"`
+}
+
+// Phase says which state the attempt has reached: "restoring", "working", "verifying".
+type Phase struct {
+	Phase string `json:"phase"`
+}
+
+// Command is a finished command in the sandbox.
+type Command struct {
+	Step     string        `json:"step"` // "sync", "setup", "harness", "bundle", "verify:<name>"
+	Line     string        `json:"line"`
+	ExitCode int           `json:"exit_code"` // -1: ended by a signal or never started
+	Signal   string        `json:"signal,omitempty"`
+	Duration time.Duration `json:"duration"`
+	Output   string        `json:"output,omitempty"` // tail, redacted
+	Error    string        `json:"error,omitempty"`
+}
+
+// Output is a piece of the harness's output as it comes.
+type Output struct {
+	Stream string `json:"stream"` // "stdout" or "stderr"
+	Text   string `json:"text"`
+}
+
+// Turn tells that the work of a turn was taken and uploaded.
+type Turn struct {
+	Turn   int    `json:"turn"`
+	Tip    string `json:"tip"`
+	SHA256 string `json:"sha256"`
+	Bytes  int64  `json:"bytes"`
+}
+
+// Note is something a person should read on the session page.
+type Note struct {
+	Words string `json:"words"`
+}
+
+// Restored tells where an attempt's clone came from and what it took.
+type Restored struct {
+	Purpose  string        `json:"purpose"` // "work" or "verify"
+	Snapshot string        `json:"snapshot"`
+	Commit   string        `json:"commit"`
+	Store    string        `json:"store"`  // "dir" or "zfs"
+	Tier     string        `json:"tier"`   // sandbox tier and version, e.g. "bubblewrap 0.8.0"
+	Limits   string        `json:"limits"` // "enforced" or "best effort: <why>"
+	Duration time.Duration `json:"duration"`
+}
+
+// Directive kinds.
+const (
+	DirectiveStop   = "stop"   // StopDirective
+	DirectivePrompt = "prompt" // PromptDirective
+	DirectiveFinish = "finish" // no data
+)
+
+// Directive is something the control plane wants of the runner.
+type Directive struct {
+	ID     int64            `json:"id"`
+	Kind   string           `json:"kind"`
+	Stop   *StopDirective   `json:"stop,omitempty"`
+	Prompt *PromptDirective `json:"prompt,omitempty"`
+}
+
+// StopDirective asks to end the work, upload what there is and report; the
+// engine kills the runner after the grace.
+type StopDirective struct {
+	Reason string        `json:"reason"`
+	Grace  time.Duration `json:"grace"`
+}
+
+// PromptDirective is a follow-up prompt of an authorised person.
+type PromptDirective struct {
+	Text   string `json:"text"`
+	Author string `json:"author"`
+}
+
+// DirectivesReply answers the long poll.
+type DirectivesReply struct {
+	Directives []Directive `json:"directives"`
+}
+
+// Heartbeat is sent every 10 s; the reply renews the token.
+type Heartbeat struct {
+	Phase string `json:"phase"`
+}
+
+// HeartbeatReply renews the token. The old one stays good until it expires.
+type HeartbeatReply struct {
+	Token   string    `json:"token"`
+	Expires time.Time `json:"expires"`
+}
+
+// Outcome kinds a runner may report. The control plane decides the session's
+// state from them; a runner can never say "delivered".
+const (
+	OutcomeVerified       = "verified"       // there is a change and every verify command ran (passed or not)
+	OutcomeNoChange       = "no_change"      // the harness changed nothing
+	OutcomeFailed         = "failed"         // the harness or its result is at fault
+	OutcomeStopped        = "stopped"        // a stop directive was obeyed
+	OutcomeTimedOut       = "timed_out"      // WorkDeadline reached
+	OutcomeInfrastructure = "infrastructure" // ours: may be tried again as a new attempt
+)
+
+// Reason codes used in Outcome.Reason (and on the session).
+const (
+	ReasonHarnessExit      = "harness_exit"      // non-zero exit status
+	ReasonHarnessMissing   = "harness_missing"   // the program could not be started
+	ReasonConflict         = "conflict"          // unmerged paths left behind
+	ReasonRepositoryGone   = "repository_gone"   // .git deleted or unusable
+	ReasonUnrelatedHistory = "unrelated_history" // result does not descend from the base
+	ReasonElsewhere        = "commits_elsewhere" // commits on several other branches, none on HEAD
+	ReasonDisk             = "disk"              // disk limit reached
+	ReasonMemory           = "memory"            // memory limit reached
+	ReasonPids             = "pids"              // process limit reached
+	ReasonSnapshotMissing  = "snapshot_missing"
+	ReasonSync             = "sync"  // base commit could not be checked out
+	ReasonSetup            = "setup" // setup failed
+	ReasonBundleTooLarge   = "bundle_too_large"
+)
+
+// Outcome ends an attempt.
+type Outcome struct {
+	Kind   string `json:"kind"`
+	Reason string `json:"reason,omitempty"`
+	Words  string `json:"words"` // one sentence for people
+	// Bundle is the sha256 of the uploaded result, empty if there is none.
+	Bundle  string         `json:"bundle,omitempty"`
+	Tip     string         `json:"tip,omitempty"`
+	Tree    string         `json:"tree,omitempty"` // tree of Tip, what was verified
+	Results []VerifyResult `json:"results,omitempty"`
+	Times   Times          `json:"times"`
+}
+
+// VerifyResult is what one verify command did in the second clone.
+type VerifyResult struct {
+	Name      string        `json:"name"`
+	Run       string        `json:"run"`
+	Report    string        `json:"report"`
+	ExitCode  int           `json:"exit_code"`
+	Signal    string        `json:"signal,omitempty"`
+	TimedOut  bool          `json:"timed_out,omitempty"`
+	Duration  time.Duration `json:"duration"`
+	Stdout    string        `json:"stdout"`              // sha256 of the artifact
+	Stderr    string        `json:"stderr"`              // sha256 of the artifact
+	Truncated bool          `json:"truncated,omitempty"` // output was cut at Limits.OutputBytes
+}
+
+// Times of an attempt; zero where a phase did not happen.
+type Times struct {
+	Restore       time.Duration `json:"restore"`
+	Sync          time.Duration `json:"sync"`
+	Work          time.Duration `json:"work"`
+	Bundle        time.Duration `json:"bundle"`
+	VerifyRestore time.Duration `json:"verify_restore"`
+	Verify        time.Duration `json:"verify"`
+}
+
+// Error is the body of every refusal on a machine call.
+type Error struct {
+	Code    string `json:"code"`    // "stale_generation", "unauthorized", "too_large", "not_found", "version", "bad_request", "unavailable"
+	Message string `json:"message"` // for a person
+}
+
+func (e *Error) Error() string { return e.Code + ": " + e.Message }
