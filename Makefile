@@ -15,7 +15,7 @@ setup:
 
 build:
 	@mkdir -p bin
-	go build -trimpath -o $(BIN) ./cmd/inspect
+	go build -o $(BIN) ./cmd/inspect
 
 demo: setup build
 	@$(BIN) demo $(ARGS)

@@ -27,9 +27,9 @@ const minSecret = 6
 // safe for concurrent use.
 type Redactor struct {
 	mu      sync.RWMutex
-	needles map[string]bool
+	needles map[string]int // spellings, by how many known values have them
+	values  map[string]bool
 	replace *strings.Replacer
-	longest int
 }
 
 // New returns a Redactor that also replaces the given exact values.
@@ -49,22 +49,47 @@ func (r *Redactor) Add(secret string) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.needles == nil {
-		r.needles = map[string]bool{}
-	}
-	if r.needles[secret] {
+	if r.values[secret] {
 		return
 	}
-	for _, form := range forms(secret) {
-		r.needles[form] = true
-		r.longest = max(r.longest, len(form))
+	if r.values == nil {
+		r.values, r.needles = map[string]bool{}, map[string]int{}
 	}
-	// Longest first: a secret that contains another is taken whole.
+	r.values[secret] = true
+	for _, form := range forms(secret) {
+		r.needles[form]++
+	}
+	r.rebuild()
+}
+
+// Forget is for values that are no secrets any more: a token some time after
+// it expired. Text that was held back meanwhile may still bear it, so forget late.
+func (r *Redactor) Forget(secret string) {
+	secret = strings.TrimSpace(secret)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.values[secret] {
+		return
+	}
+	delete(r.values, secret)
+	for _, form := range forms(secret) {
+		if r.needles[form]--; r.needles[form] <= 0 {
+			delete(r.needles, form)
+		}
+	}
+	r.rebuild()
+}
+
+// rebuild makes the replacer anew. Longest first: a secret that contains
+// another is taken whole.
+func (r *Redactor) rebuild() {
 	all := make([]string, 0, len(r.needles))
 	for n := range r.needles {
 		all = append(all, n)
 	}
-	sort.Slice(all, func(i, j int) bool { return len(all[i]) > len(all[j]) || len(all[i]) == len(all[j]) && all[i] < all[j] })
+	sort.Slice(all, func(i, j int) bool {
+		return len(all[i]) > len(all[j]) || len(all[i]) == len(all[j]) && all[i] < all[j]
+	})
 	pairs := make([]string, 0, 2*len(all))
 	for _, n := range all {
 		pairs = append(pairs, n, Mark)

@@ -76,6 +76,14 @@ func TestExactValuesInEverySpelling(t *testing.T) {
 	}
 }
 
+func TestForget(t *testing.T) {
+	r := New("first-secret", "second-secret")
+	r.Forget("first-secret")
+	if got := r.String("first-secret second-secret"); got != "first-secret "+Mark {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestPrivateKey(t *testing.T) {
 	key := "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\ndef\n-----END RSA PRIVATE KEY-----"
 	if out := New().String("a\n" + key + "\nb"); out != "a\n"+Mark+"\nb" {

@@ -14,6 +14,10 @@ type NodeState struct {
 	FreeBytes int64    `json:"free_bytes"`
 	Clones    []Clone  `json:"clones"`
 	Snapshots []string `json:"snapshots"`
+	// Work lists the ids of the work items in hand; their leases are renewed.
+	// Whatever else was handed out is handed out again when its lease is over,
+	// as after a restart of the daemon.
+	Work []int64 `json:"work"`
 }
 
 // Clone is a restored clone on a node.

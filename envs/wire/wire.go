@@ -262,7 +262,10 @@ type Outcome struct {
 	Reason string `json:"reason,omitempty"`
 	Words  string `json:"words"` // one sentence for people
 	// Bundle is the sha256 of the uploaded result, empty if there is none.
-	Bundle  string         `json:"bundle,omitempty"`
+	Bundle string `json:"bundle,omitempty"`
+	// Patch is the sha256 of an artifact: the same change as a patch for people,
+	// secrets replaced. Empty if there is none.
+	Patch   string         `json:"patch,omitempty"`
 	Tip     string         `json:"tip,omitempty"`
 	Tree    string         `json:"tree,omitempty"` // tree of Tip, what was verified
 	Results []VerifyResult `json:"results,omitempty"`
@@ -295,7 +298,7 @@ type Times struct {
 
 // Error is the body of every refusal on a machine call.
 type Error struct {
-	Code    string `json:"code"`    // "stale_generation", "unauthorized", "too_large", "not_found", "version", "bad_request", "unavailable"
+	Code    string `json:"code"`    // "stale_generation", "unauthorized", "too_large", "not_found", "version", "bad_request", "unavailable"; of a node also "busy", "no_space"
 	Message string `json:"message"` // for a person
 }
 

@@ -1,0 +1,128 @@
+package command
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Trigger is the word every command starts with.
+const Trigger = "/inspect"
+
+// Names of the commands. Request is the one without a word of its own.
+const (
+	Request = "request"
+	Status  = "status"
+	Help    = "help"
+	Stop    = "stop"
+	Retry   = "retry"
+	Approve = "approve"
+	Reject  = "reject"
+	Allow   = "allow"
+	Budget  = "budget"
+	Rewind  = "rewind"
+	Fork    = "fork"
+	Refresh = "refresh"
+	Doctor  = "doctor"
+)
+
+// Level of permission on the repository that a command needs.
+const (
+	Read  = "read"
+	Write = "write"
+)
+
+// Info describes one command. The table of these is the source of the help
+// text, of the README's table and of what Parse accepts.
+type Info struct {
+	Name  string
+	Usage string   // without Trigger
+	Does  string   // for people, no full stop
+	Who   string   // Read or Write
+	Acted bool     // false: parsed and answered with "not supported yet"
+	Arg   ArgKind  // what stands after the name
+	Flags []string // names of the flags it takes, without the dashes
+}
+
+// ArgKind says what may follow a command's name.
+type ArgKind int
+
+// Kinds of arguments.
+const (
+	NoArg     ArgKind = iota
+	FreeText          // the request
+	DigestArg         // optional hexadecimal digest
+	HostArg           // host or host:port
+	USDArg            // amount of dollars
+	NumberArg         // a turn's number
+)
+
+// Commands returns the table, in the order it is shown.
+func Commands() []Info {
+	return []Info{
+		{Request, "[flags] <request>", "on an issue: starts a session with this request. On a pull request: not supported yet", Write, true, FreeText,
+			[]string{"model", "harness", "budget", "timeout", "base"}},
+		{Status, "status", "says how the session stands", Read, true, NoArg, nil},
+		{Help, "help", "shows this table", Read, true, NoArg, nil},
+		{Stop, "stop", "stops the session from any state, keeps the work", Write, true, NoArg, nil},
+		{Retry, "retry", "makes a new attempt from the last bundle", Write, false, NoArg, nil},
+		{Approve, "approve [digest]", "says yes to what waits for approval", Write, false, DigestArg, nil},
+		{Reject, "reject", "says no to what waits for approval", Write, false, NoArg, nil},
+		{Allow, "allow HOST", "asks for a host to be reachable", Write, false, HostArg, nil},
+		{Budget, "budget USD", "asks for another budget", Write, false, USDArg, nil},
+		{Rewind, "rewind N", "continues from turn N", Write, false, NumberArg, nil},
+		{Fork, "fork [--harness H]", "starts a second session from the same point", Write, false, NoArg, []string{"harness"}},
+		{Refresh, "refresh", "rebuilds the snapshot now", Write, false, NoArg, nil},
+		{Doctor, "doctor", "checks permissions, rules and snapshot before money is spent", Write, false, NoArg, nil},
+	}
+}
+
+// FlagInfo describes one flag of a request.
+type FlagInfo struct {
+	Name  string // without the dashes
+	Value string // placeholder
+	Does  string
+	Acted bool // false: parsed and answered with "not supported yet"
+}
+
+// FlagTable returns the flags in the order they are shown.
+func FlagTable() []FlagInfo {
+	return []FlagInfo{
+		{"timeout", "30m", "ends the agent's work after this time, at most what the repository allows", true},
+		{"base", "BRANCH", "starts from this branch and opens the pull request against it", true},
+		{"model", "NAME", "another model", false},
+		{"harness", "NAME", "another agent program", false},
+		{"budget", "2.50", "the most this session may cost, in dollars", false},
+	}
+}
+
+// Lookup returns the command of that name.
+func Lookup(name string) (Info, bool) {
+	for _, c := range Commands() {
+		if c.Name == name {
+			return c, true
+		}
+	}
+	return Info{}, false
+}
+
+// Table is the commands and flags as two Markdown tables, for the README and
+// the help reply. No line of it starts with a command.
+func Table() string {
+	var b strings.Builder
+	b.WriteString("| command | does | who |\n|---|---|---|\n")
+	for _, c := range Commands() {
+		fmt.Fprintf(&b, "| `%s %s` | %s%s | %s |\n", Trigger, c.Usage, c.Does, notYetMark(c.Acted), c.Who)
+	}
+	b.WriteString("\n| flag | does |\n|---|---|\n")
+	for _, f := range FlagTable() {
+		fmt.Fprintf(&b, "| `--%s %s` | %s%s |\n", f.Name, f.Value, f.Does, notYetMark(f.Acted))
+	}
+	return b.String()
+}
+
+func notYetMark(acted bool) string {
+	if acted {
+		return ""
+	}
+	return " (not supported yet)"
+}

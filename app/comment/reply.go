@@ -1,0 +1,104 @@
+package comment
+
+import (
+	"fmt"
+	"strings"
+
+	"inspect/checks/redact"
+	"inspect/envs/spec"
+)
+
+// ReplyMarker is the hidden first line by which a reply is found again, so
+// that it is not written twice. key names its cause, e.g. "comment-123".
+func ReplyMarker(key string) string { return "<!-- inspect:reply=" + ident(key) + " -->" }
+
+// Reply puts our own words, Markdown, under the marker of key.
+func Reply(key string, words ...string) string {
+	return redact.Cut(ReplyMarker(key)+"\n"+strings.Join(words, "\n\n")+"\n", MaxBytes)
+}
+
+// BrokenSpec says what is wrong with a .inspect.yml and that nothing was started.
+func BrokenSpec(branch, sha string, problems []spec.Problem) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "No session was started: %s on %s at %s cannot be used.\n", redact.Code(spec.FileName), redact.Code(branch), redact.Code(short(sha)))
+	b.WriteString("\n| line | key | what is wrong |\n|---|---|---|\n")
+	for i, p := range problems {
+		if i == 20 {
+			fmt.Fprintf(&b, "| | | and %d more |\n", len(problems)-i)
+			break
+		}
+		line, key := "", ""
+		if p.Line > 0 {
+			line = fmt.Sprint(p.Line)
+		}
+		if p.Key != "" {
+			key = code(p.Key, 100)
+		}
+		what := plain(redact.Cut(p.Want, 400))
+		if p.Got != "" {
+			what += ", but found " + code(p.Got, 100)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", line, key, what)
+	}
+	b.WriteString("\nThe file is read from the default branch. Mend it there and ask again.")
+	return b.String()
+}
+
+// NothingDetected says what to add to a repository that we know nothing about.
+func NothingDetected(branch, sha string) string {
+	return fmt.Sprintf("No session was started: %s at %s has no %s, and nothing in its root says how it is built "+
+		"(looked for `go.mod`, `Cargo.toml`, `package.json`, `pyproject.toml`, `Makefile`). Add a %s that names the command which proves a change, for example:\n\n"+
+		"```yaml\nversion: 1\nsetup: []\nverify:\n  - {name: test, run: \"make test\"}\n```",
+		redact.Code(branch), redact.Code(short(sha)), redact.Code(spec.FileName), redact.Code(spec.FileName))
+}
+
+// NothingToVerify says that a configuration has no verify command.
+func NothingToVerify(branch, sha string) string {
+	return fmt.Sprintf("No session was started: %s on %s at %s names no `verify` command, so that nothing could prove a change. Add one, for example `verify: [{name: test, run: \"make test\"}]`.",
+		redact.Code(spec.FileName), redact.Code(branch), redact.Code(short(sha)))
+}
+
+// Busy says that a session works on this issue already.
+func Busy(session, url string) string {
+	return fmt.Sprintf("%s is at work on this issue already. Adding to a running session is not supported yet: wait for its end, or end it with `/inspect stop` and ask again.", link("Session "+ident(session), url))
+}
+
+// NotSupported says that something is known but not acted upon yet.
+func NotSupported(what string) string {
+	return redact.Code(what) + " is not supported yet. Nothing was done."
+}
+
+// PullRequest says that commands on pull requests do nothing yet.
+func PullRequest() string {
+	return "Working on a pull request is not supported yet. Nothing was started; on an issue it works."
+}
+
+// Closed says why nothing is started on an issue. what is "closed" or "locked".
+func Closed(what string) string {
+	return "This issue is " + plain(what) + ". Nothing was started; open it again and ask once more."
+}
+
+// NoBranch says that the branch of --base does not exist.
+func NoBranch(branch string) string {
+	return "There is no branch " + redact.Code(redact.Cut(branch, 200)) + ". Nothing was started."
+}
+
+// EmptyRepository says that there is no commit to start from.
+func EmptyRepository(branch string) string {
+	return "The branch " + redact.Code(redact.Cut(branch, 200)) + " has no commit to start from. Nothing was started."
+}
+
+// NoSession says that there is nothing a command could be about.
+func NoSession() string {
+	return "There is no session on this issue. To start one: `/inspect` and what is to be done."
+}
+
+// Over says that a session has ended and cannot be stopped.
+func Over(session, url, state string) string {
+	return fmt.Sprintf("%s has ended already (%s).", link("Session "+ident(session), url), redact.Code(state))
+}
+
+// NotStarted says what kept a session from starting, in plain words.
+func NotStarted(why string) string {
+	return "No session was started: " + sentence(redact.Cut(why, 1000))
+}

@@ -1,0 +1,376 @@
+package comment
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"inspect/checks/redact"
+)
+
+// MaxBytes of a comment. GitHub refuses a body of more than 65,536 characters;
+// the room left is for what the outbound funnel adds.
+const MaxBytes = 60_000
+
+// Facts are what is known of a session when its comment is written. Zero
+// values are left out.
+type Facts struct {
+	Session    string // id
+	SessionURL string // its page
+
+	State       string // as in the sessions table: queued, placing, ...
+	Reason      string // code of an end, "verify_failed"
+	Words       string // the same for people, plain text
+	QueueReason string // why it waits, plain text
+	LastAction  string // what happened last, plain text, e.g. a command line
+
+	Requester  string // login; shown without a mention
+	Harness    string // label of the agent program, e.g. "scripted"
+	Model      string
+	SpecSource string // ".inspect.yml" or "detected from go.mod"
+	BaseBranch string
+	BaseSHA    string
+	Generation int // attempts so far
+
+	Snapshot *Snapshot
+	Verify   []Verify
+	Receipt  *Receipt
+	Kept     []Link // where the work of a session that was not delivered is
+	Evidence string // address of the evidence
+	Check    string // address of the check run
+
+	Created  time.Time
+	Finished time.Time // zero while it goes on
+}
+
+// Snapshot the session was restored from.
+type Snapshot struct {
+	Commit  string
+	Age     time.Duration
+	Drift   int // commits between the snapshot and the base; -1: not known
+	Restore time.Duration
+	Sandbox string // tier and version
+	Limits  string // "enforced" or "best effort: why"
+}
+
+// Verify is one verification command as it went in the second clone.
+type Verify struct {
+	Name   string
+	Run    string
+	Passed bool
+	Words  string // "42 tests passed", "exit status 1", plain text
+}
+
+// Receipt of a delivery, as read back from GitHub.
+type Receipt struct {
+	Branch      string
+	HeadSHA     string
+	PullRequest int
+	URL         string
+	Evidence    string   // digest
+	Chain       string   // head of the event chain
+	Events      int64    // length of the event chain
+	Withheld    []string // paths GitHub refuses us; a patch of them is in the evidence
+}
+
+// Link is a named address.
+type Link struct {
+	Label string
+	URL   string
+}
+
+// Marker is the hidden first line by which a session's comment is found again.
+func Marker(session string) string { return "<!-- inspect:session=" + ident(session) + " -->" }
+
+// Render writes the one comment of a session.
+func Render(f Facts) string {
+	var b strings.Builder
+	b.WriteString(Marker(f.Session) + "\n")
+	b.WriteString("**" + title(f.State) + "**" + clause(f) + "\n")
+	if ended(f.State) && f.State != "delivered" && f.Words != "" {
+		b.WriteString("\n" + paragraph(f.Words) + "\n")
+	}
+	writeReceipt(&b, f)
+	writeVerify(&b, f.Verify)
+	writeKept(&b, f)
+	writeProvenance(&b, f)
+	writeFooter(&b, f)
+	return redact.Cut(b.String(), MaxBytes)
+}
+
+// title of a state, without a full stop.
+func title(state string) string {
+	switch state {
+	case "queued":
+		return "Queued"
+	case "placing":
+		return "Looking for a machine"
+	case "restoring":
+		return "Restoring the environment"
+	case "working":
+		return "Working"
+	case "verifying":
+		return "Verifying in a second, clean clone"
+	case "publishing":
+		return "Publishing"
+	case "needs_approval":
+		return "Waiting for approval"
+	case "delivered":
+		return "Delivered"
+	case "no_change":
+		return "Nothing to deliver"
+	case "failed":
+		return "Failed"
+	case "stopped":
+		return "Stopped"
+	case "timed_out":
+		return "Out of time"
+	case "over_budget":
+		return "Over budget"
+	case "infrastructure":
+		return "Not done: the machinery failed, not the work"
+	}
+	return "In state " + redact.Code(state)
+}
+
+func ended(state string) bool {
+	switch state {
+	case "delivered", "no_change", "failed", "stopped", "timed_out", "over_budget", "infrastructure":
+		return true
+	}
+	return false
+}
+
+// clause completes the first line.
+func clause(f Facts) string {
+	switch {
+	case f.State == "delivered" && f.Receipt != nil:
+		return fmt.Sprintf(": draft pull request %s.", link(fmt.Sprintf("#%d", f.Receipt.PullRequest), f.Receipt.URL))
+	case f.State == "queued" && f.QueueReason != "":
+		return ": " + sentence(f.QueueReason)
+	case f.State == "needs_approval" && f.Words != "":
+		return ": " + sentence(f.Words)
+	case ended(f.State) && f.Reason != "":
+		return " (" + redact.Code(f.Reason) + ")."
+	case !ended(f.State) && f.LastAction != "":
+		return ", last: " + redact.Code(redact.Cut(f.LastAction, 300))
+	}
+	return "."
+}
+
+func writeReceipt(b *strings.Builder, f Facts) {
+	r := f.Receipt
+	if r == nil {
+		return
+	}
+	fmt.Fprintf(b, "\nPushed to %s, head %s as read back from GitHub.\n", redact.Code(r.Branch), redact.Code(short(r.HeadSHA)))
+	if len(r.Withheld) > 0 {
+		b.WriteString("\nNot pushed, because GitHub takes these paths only from people; the evidence holds them as a patch:\n")
+		for i, p := range r.Withheld {
+			if i == 20 {
+				fmt.Fprintf(b, "- and %d more\n", len(r.Withheld)-i)
+				break
+			}
+			fmt.Fprintf(b, "- %s\n", redact.Code(redact.Cut(p, 200)))
+		}
+	}
+}
+
+func writeVerify(b *strings.Builder, verify []Verify) {
+	if len(verify) == 0 {
+		return
+	}
+	b.WriteString("\n| verification | command | result |\n|---|---|---|\n")
+	for i, v := range verify {
+		if i == 30 {
+			fmt.Fprintf(b, "| and %d more | | |\n", len(verify)-i)
+			break
+		}
+		result := "**failed**"
+		if v.Passed {
+			result = "passed"
+		}
+		if v.Words != "" {
+			result += ": " + plain(redact.Cut(v.Words, 300))
+		}
+		fmt.Fprintf(b, "| %s | %s | %s |\n", plain(redact.Cut(v.Name, 100)), code(v.Run, 200), result)
+	}
+}
+
+func writeKept(b *strings.Builder, f Facts) {
+	if len(f.Kept) == 0 {
+		return
+	}
+	b.WriteString("\nThe work so far is kept: ")
+	for i, l := range f.Kept[:min(len(f.Kept), 10)] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(link(plain(l.Label), l.URL))
+	}
+	b.WriteString(".\n")
+}
+
+func writeProvenance(b *strings.Builder, f Facts) {
+	var parts []string
+	if f.Harness != "" {
+		agent := "Agent: *" + plain(redact.Cut(f.Harness, 60)) + "*"
+		if f.Model != "" {
+			agent += " with " + redact.Code(f.Model)
+		}
+		parts = append(parts, agent)
+	}
+	if f.SpecSource != "" {
+		parts = append(parts, "environment: "+source(f.SpecSource))
+	}
+	if f.BaseSHA != "" {
+		parts = append(parts, fmt.Sprintf("base: %s at %s", redact.Code(f.BaseBranch), redact.Code(short(f.BaseSHA))))
+	}
+	if s := f.Snapshot; s != nil {
+		parts = append(parts, s.words())
+	}
+	if f.Generation > 1 {
+		parts = append(parts, fmt.Sprintf("attempt %d", f.Generation))
+	}
+	if f.Requester != "" {
+		parts = append(parts, "asked for by "+redact.Code(f.Requester))
+	}
+	if len(parts) > 0 {
+		b.WriteString("\n" + strings.Join(parts, " · ") + "\n")
+	}
+}
+
+func (s *Snapshot) words() string {
+	w := "snapshot of " + redact.Code(short(s.Commit))
+	if s.Age > 0 {
+		w += ", " + duration(s.Age) + " old"
+	}
+	switch {
+	case s.Drift == 1:
+		w += ", 1 commit behind"
+	case s.Drift > 1:
+		w += fmt.Sprintf(", %d commits behind", s.Drift)
+	}
+	if s.Restore > 0 {
+		w += ", restored in " + duration(s.Restore)
+	}
+	if s.Sandbox != "" {
+		w += ", in " + plain(s.Sandbox)
+	}
+	if s.Limits != "" && s.Limits != "enforced" {
+		w += ", limits " + plain(s.Limits)
+	}
+	return w
+}
+
+func writeFooter(b *strings.Builder, f Facts) {
+	var parts []string
+	if f.SessionURL != "" {
+		parts = append(parts, link("Session "+ident(f.Session), f.SessionURL))
+	}
+	if f.Evidence != "" {
+		parts = append(parts, link("evidence", f.Evidence))
+	}
+	if f.Check != "" {
+		parts = append(parts, link("check run", f.Check))
+	}
+	if r := f.Receipt; r != nil {
+		if r.Evidence != "" {
+			parts = append(parts, "evidence digest "+redact.Code(digest(r.Evidence)))
+		}
+		if r.Chain != "" {
+			parts = append(parts, fmt.Sprintf("%d events, chain head %s", r.Events, redact.Code(digest(r.Chain))))
+		}
+	}
+	if !f.Finished.IsZero() && f.Finished.After(f.Created) {
+		parts = append(parts, "took "+duration(f.Finished.Sub(f.Created)))
+	}
+	if !ended(f.State) {
+		parts = append(parts, "to end it: `/inspect stop`")
+	}
+	b.WriteString("\n<sub>" + strings.Join(parts, " · ") + "</sub>\n")
+}
+
+func source(s string) string {
+	if strings.HasPrefix(s, ".") {
+		return redact.Code(s)
+	}
+	return plain(s)
+}
+
+// plain is untrusted text as one harmless line.
+func plain(s string) string {
+	return redact.Neutralise(redact.OneLine(s, 2000))
+}
+
+// paragraph is untrusted text of several lines.
+func paragraph(s string) string {
+	return redact.Neutralise(redact.Cut(strings.TrimSpace(s), 4000))
+}
+
+// sentence is plain, ended by a full stop.
+func sentence(s string) string {
+	s = strings.TrimSpace(s)
+	p := plain(s)
+	if s == "" || strings.ContainsAny(s[len(s)-1:], ".!?") {
+		return p
+	}
+	return p + "."
+}
+
+// code is untrusted text as a code span that fits into a table's cell. Plain
+// text needs no more: its pipes are escaped already.
+func code(s string, maxBytes int) string { return redact.Cell(redact.Code(redact.Cut(s, maxBytes))) }
+
+// link is a Markdown link, or its label alone if the address is not one that
+// we would write. The label is harmless already.
+func link(label, address string) string {
+	host, web := strings.CutPrefix(address, "https://")
+	if !web {
+		host, web = strings.CutPrefix(address, "http://")
+	}
+	odd := func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune("<>()\"'\\`|[]{}^", r) }
+	if !web || host == "" || host[0] == '/' || len(address) > 2000 || strings.ContainsFunc(address, odd) {
+		return label
+	}
+	return "[" + label + "](" + address + ")"
+}
+
+// short is a commit as people write it.
+func short(sha string) string { return cut(sha, 12) }
+
+// digest is the first half of a digest: enough to compare by eye.
+func digest(s string) string { return cut(s, 16) }
+
+func cut(s string, n int) string {
+	if len(s) > n {
+		return s[:n]
+	}
+	return s
+}
+
+// duration in the unit a person would use.
+func duration(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%d min %d s", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+// ident keeps what ids are made of, so that a marker cannot be broken out of.
+func ident(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '.', r == ':':
+			return r
+		}
+		return '_'
+	}, cut(s, 200))
+}

@@ -1,0 +1,244 @@
+package github
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/bradleyfalzon/ghinstallation/v2"
+	"github.com/golang-jwt/jwt/v4"
+	gh "github.com/google/go-github/v60/github"
+
+	"inspect/checks/redact"
+	"inspect/envs/proc"
+	"inspect/envs/wire"
+)
+
+// Options of an App.
+type Options struct {
+	AppID int64
+	Key   []byte // the App's private key, PEM
+	// APIBase and GitBase are the addresses of the API and of clone URLs, see
+	// DeriveBases. Empty: https://api.github.com and what follows from it.
+	APIBase, GitBase string
+	// HTTP carries the requests; nil is a transport with timeouts.
+	HTTP http.RoundTripper
+	// Clock decides about token and rate limits; nil is the machine's.
+	Clock proc.Clock
+	Log   *slog.Logger // nil is slog.Default()
+	// Redactor is applied to every text that is sent; minted tokens are added to
+	// it. nil makes one of its own.
+	Redactor *redact.Redactor
+	// WriteSpacing is the pause between two writes of one installation. 0 is one
+	// second, which is GitHub's advice; a negative one is none.
+	WriteSpacing time.Duration
+	// Timeout of one try of one request; 0 is 30 s.
+	Timeout time.Duration
+	// Reads says how reads are repeated when GitHub is unwell. The zero value
+	// is three tries, begun within 45 s.
+	Reads proc.Policy
+}
+
+// App is the GitHub App. It is safe for concurrent use.
+type App struct {
+	id       int64
+	signer   ghinstallation.Signer
+	bases    Bases
+	api      *url.URL
+	http     http.RoundTripper
+	clock    proc.Clock
+	log      *slog.Logger
+	redactor *redact.Redactor
+	funnel   funnel
+	spacing  time.Duration
+	timeout  time.Duration
+	reads    proc.Policy
+	self     *Client // speaks as the App itself
+	counters counters
+
+	mu      sync.Mutex
+	clients map[int64]*Client
+	bot     *Bot
+	minted  []wire.GitToken // known to the redactor
+}
+
+// New checks the options. It sends nothing.
+func New(o Options) (*App, error) {
+	if o.AppID <= 0 {
+		return nil, errors.New("the GitHub App id is missing: it is the number on the App's settings page")
+	}
+	key, err := jwt.ParseRSAPrivateKeyFromPEM(o.Key)
+	if err != nil {
+		return nil, errors.New("the GitHub App's private key is not an RSA key in PEM form: generate one on the App's settings page")
+	}
+	if o.APIBase == "" {
+		o.APIBase = "https://api.github.com"
+	}
+	bases, err := DeriveBases(o.APIBase, o.GitBase)
+	if err != nil {
+		return nil, err
+	}
+	api, err := url.Parse(bases.API)
+	if err != nil {
+		return nil, err
+	}
+	a := &App{
+		id: o.AppID, signer: ghinstallation.NewRSASigner(jwt.SigningMethodRS256, key), bases: bases, api: api,
+		http: o.HTTP, clock: o.Clock, log: o.Log, redactor: o.Redactor,
+		spacing: o.WriteSpacing, timeout: o.Timeout, reads: o.Reads,
+		clients: map[int64]*Client{},
+	}
+	if a.http == nil {
+		a.http = &http.Transport{
+			Proxy:                 http.ProxyFromEnvironment,
+			DialContext:           (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+			TLSHandshakeTimeout:   10 * time.Second,
+			ResponseHeaderTimeout: 30 * time.Second,
+			IdleConnTimeout:       90 * time.Second,
+			MaxIdleConnsPerHost:   maxConcurrent,
+			ForceAttemptHTTP2:     true,
+		}
+	}
+	if a.clock == nil {
+		a.clock = proc.System()
+	}
+	if a.log == nil {
+		a.log = slog.Default()
+	}
+	if a.redactor == nil {
+		a.redactor = redact.New()
+	}
+	if a.spacing == 0 {
+		a.spacing = writeSpacing
+	}
+	if a.timeout <= 0 {
+		a.timeout = 30 * time.Second
+	}
+	if a.reads.Attempts <= 0 {
+		a.reads.Attempts = 3
+	}
+	if a.reads.First <= 0 {
+		a.reads.First = 300 * time.Millisecond
+	}
+	if a.reads.Max <= 0 {
+		a.reads.Max = 3 * time.Second
+	}
+	if a.reads.Total <= 0 {
+		a.reads.Total = 45 * time.Second
+	}
+	a.redactor.Add(string(o.Key))
+	a.funnel = funnel{a.redactor}
+	a.self = &Client{app: a, pace: newPace(a.clock, a.spacing), bearer: a.jwt}
+	return a, nil
+}
+
+// Installation returns the one client of an installation.
+func (a *App) Installation(id int64) *Client {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := a.clients[id]
+	if c == nil {
+		c = &Client{app: a, installation: id, pace: newPace(a.clock, a.spacing)}
+		c.tokens = &tokens{clock: a.clock, mint: c.mint, entries: map[tokenKey]*tokenEntry{}}
+		c.bearer = c.tokenFor
+		a.clients[id] = c
+	}
+	return c
+}
+
+// Bases tells where the App's GitHub is.
+func (a *App) Bases() Bases { return a.bases }
+
+// CloneURL is where a repository is cloned from, without credentials.
+func (a *App) CloneURL(r Repo) string {
+	return a.bases.Git + "/" + url.PathEscape(r.Owner) + "/" + url.PathEscape(r.Name) + ".git"
+}
+
+// jwt proves that we are the App. GitHub: RS256, issued up to a minute ago
+// because clocks differ, good for at most ten minutes.
+func (a *App) jwt(context.Context, int64) (string, error) {
+	now := a.clock.Now()
+	return a.signer.Sign(jwt.RegisteredClaims{
+		Issuer:    strconv.FormatInt(a.id, 10),
+		IssuedAt:  jwt.NewNumericDate(now.Add(-time.Minute)),
+		ExpiresAt: jwt.NewNumericDate(now.Add(8 * time.Minute)),
+	})
+}
+
+// Bot is the account the App acts as.
+type Bot struct {
+	ID    int64  // of the user, not of the App
+	Login string // "inspect[bot]"
+	Slug  string // "inspect"
+}
+
+// Bot asks once who we are and remembers it. It costs three requests and a
+// token; ask when the program starts.
+func (a *App) Bot(ctx context.Context) (Bot, error) {
+	a.mu.Lock()
+	known := a.bot
+	a.mu.Unlock()
+	if known != nil {
+		return *known, nil
+	}
+	var slug string
+	err := a.self.call(ctx, 0, "ask GitHub who this App is", func(api *gh.Client) error {
+		me, _, err := api.Apps.Get(ctx, "")
+		if err == nil && me.GetID() != a.id {
+			return fmt.Errorf("the key belongs to App %d, not to App %d", me.GetID(), a.id)
+		}
+		slug = me.GetSlug()
+		return err
+	})
+	if err != nil {
+		return Bot{}, err
+	}
+	bot := Bot{Slug: slug, Login: slug + "[bot]"}
+	c, err := a.anyInstallation(ctx)
+	if err != nil {
+		return Bot{}, err
+	}
+	err = c.call(ctx, 0, "look up the account "+bot.Login, func(api *gh.Client) error {
+		u, _, err := api.Users.Get(ctx, bot.Login)
+		bot.ID = u.GetID()
+		return err
+	})
+	if err != nil {
+		return Bot{}, err
+	}
+	if bot.ID <= 0 {
+		return Bot{}, fmt.Errorf("GitHub does not say the id of %s", bot.Login)
+	}
+	a.mu.Lock()
+	a.bot = &bot
+	a.mu.Unlock()
+	return bot, nil
+}
+
+// anyInstallation is a client that can read public things.
+func (a *App) anyInstallation(ctx context.Context) (*Client, error) {
+	var id int64
+	err := a.self.call(ctx, 0, "list the installations of this App", func(api *gh.Client) error {
+		list, _, err := api.Apps.ListInstallations(ctx, &gh.ListOptions{PerPage: 100})
+		for _, i := range list {
+			if i.SuspendedAt == nil && id == 0 {
+				id = i.GetID()
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if id == 0 {
+		return nil, fmt.Errorf("%w: the App is installed nowhere", ErrNotFound)
+	}
+	return a.Installation(id), nil
+}

@@ -1,0 +1,150 @@
+package github
+
+import (
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// A route is one kind of request this program may send. What is no route is
+// never sent: there is none for merging, reviewing, branch protection,
+// administration, deleting refs, or anything else that nobody asked for.
+type route struct {
+	method string
+	// path below the API's base, segment by segment: a literal, {a name} for
+	// one segment of a known form, or {a name...} for all that follow.
+	path string
+	// body is what may be sent, field by field; nil allows no body.
+	body shape
+	// token marks the minting of tokens: no content, so it is neither counted
+	// nor serialised with the writes, and may be repeated.
+	token bool
+}
+
+// write says whether a request changes something on GitHub.
+func (r *route) write() bool { return r.method != http.MethodGet && !r.token }
+
+const (
+	repository = "repos/{owner}/{name}"
+	byID       = "repositories/{id}" // where GitHub redirects to when a repository was renamed
+)
+
+// perRepository lists the routes below a repository.
+var perRepository = []route{
+	{method: "GET", path: ""},
+	{method: "GET", path: "/collaborators/{login}/permission"},
+	{method: "GET", path: "/git/ref/{ref...}"},
+	{method: "GET", path: "/contents/{path...}"},
+	{method: "GET", path: "/rules/branches/{ref...}"},
+	{method: "GET", path: "/issues/{id}/comments"},
+	{method: "POST", path: "/issues/{id}/comments", body: commentBody},
+	{method: "PATCH", path: "/issues/comments/{id}", body: commentBody},
+	{method: "POST", path: "/issues/{id}/reactions", body: reactionBody},
+	{method: "POST", path: "/issues/comments/{id}/reactions", body: reactionBody},
+	{method: "DELETE", path: "/issues/{id}/labels/{label}"},
+	{method: "GET", path: "/commits/{sha}/check-runs"},
+	{method: "POST", path: "/check-runs", body: newCheckRunBody},
+	{method: "PATCH", path: "/check-runs/{id}", body: checkRunBody},
+	{method: "GET", path: "/pulls"},
+	{method: "POST", path: "/pulls", body: newPullBody},
+}
+
+// perApp lists the routes of the App itself.
+var perApp = []route{
+	{method: "GET", path: "app"},
+	{method: "GET", path: "app/installations"},
+	{method: "POST", path: "app/installations/{id}/access_tokens", body: tokenBody, token: true},
+	{method: "GET", path: "app/hook/deliveries"},
+	{method: "POST", path: "app/hook/deliveries/{id}/attempts"},
+	{method: "GET", path: "installation/repositories"},
+	{method: "GET", path: "users/{login}"},
+}
+
+// forms of the placeholders. Segments are compared unescaped, after splitting
+// at the slashes of the escaped path.
+var forms = map[string]*regexp.Regexp{
+	"owner": regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9_-]{0,99})$`),
+	"name":  regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`),
+	"login": regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}(?:\[bot\])?$`),
+	"id":    regexp.MustCompile(`^[1-9][0-9]{0,18}$`),
+	"sha":   regexp.MustCompile(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`),
+	"label": regexp.MustCompile(`^[^\x00-\x1f\x7f]{1,200}$`),
+	"ref":   regexp.MustCompile(`^[^\x00-\x20\x7f~^:?*\[\\]{1,250}$`),
+	"path":  regexp.MustCompile(`^[^\x00-\x1f\x7f\\]{1,250}$`),
+}
+
+// findRoute tells which route a request is, if any, and the repository id in
+// its path (0 if it names none). api is the API's base.
+func findRoute(api *url.URL, method string, u *url.URL) (*route, string, bool) {
+	if u.Scheme != api.Scheme || u.Host != api.Host || u.User != nil || u.Fragment != "" {
+		return nil, "", false
+	}
+	rel, ok := strings.CutPrefix(u.EscapedPath(), api.EscapedPath())
+	if !ok {
+		return nil, "", false
+	}
+	segments := strings.Split(rel, "/")
+	for i := range perApp {
+		if r := &perApp[i]; r.method == method && matches(r.path, segments) {
+			return r, "", true
+		}
+	}
+	for i := range perRepository {
+		r := &perRepository[i]
+		if r.method != method {
+			continue
+		}
+		if matches(repository+r.path, segments) {
+			return r, "", true
+		}
+		if matches(byID+r.path, segments) {
+			return r, segments[1], true
+		}
+	}
+	return nil, "", false
+}
+
+func matches(shape string, segments []string) bool {
+	want := strings.Split(shape, "/")
+	for i, w := range want {
+		name, isForm := strings.CutPrefix(w, "{")
+		name = strings.TrimSuffix(name, "}")
+		if rest, all := strings.CutSuffix(name, "..."); isForm && all {
+			return i < len(segments) && restMatches(rest, segments[i:])
+		}
+		if i >= len(segments) {
+			return false
+		}
+		if !isForm {
+			if segments[i] != w {
+				return false
+			}
+			continue
+		}
+		if !segmentMatches(name, segments[i]) {
+			return false
+		}
+	}
+	return len(segments) == len(want)
+}
+
+func segmentMatches(form, segment string) bool {
+	s, err := url.PathUnescape(segment)
+	if err != nil || s == "." || s == ".." {
+		return false
+	}
+	return forms[form].MatchString(s)
+}
+
+// restMatches allows an empty last segment for a path only: contents/ is the
+// root folder.
+func restMatches(form string, segments []string) bool {
+	if form == "path" && len(segments) == 1 && segments[0] == "" {
+		return true
+	}
+	return !slices.ContainsFunc(segments, func(s string) bool {
+		return strings.Contains(strings.ToLower(s), "%2f") || !segmentMatches(form, s)
+	})
+}

@@ -1,0 +1,239 @@
+package intake
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"inspect/app/github"
+	"inspect/envs/spec"
+)
+
+func TestCommandStartsSession(t *testing.T) {
+	w := setup(t, nil)
+	d := w.deliver("issue_comment", body(commented("Thanks!\n\n/inspect --timeout 10m --base release/1 fix the sum\nand its test")))
+	if d.Status != "done" || d.Note != "started" {
+		t.Fatalf("delivery %s: %s; replies %q", d.Status, d.Note, w.gh.replies())
+	}
+	s := w.one()
+	if s.Request != "fix the sum\nand its test" || s.BaseBranch != "release/1" || s.BaseSha != otherHead || s.IntentKey != "comment:501:0" {
+		t.Errorf("session %+v", s)
+	}
+	if !strings.Contains(s.Prompt, "fix the sum\nand its test") {
+		t.Errorf("the request is not in the prompt")
+	}
+	var sp spec.Spec
+	if err := json.Unmarshal(s.Spec, &sp); err != nil || sp.Limits.Timeout != 10*time.Minute {
+		t.Errorf("timeout %v, %v", sp.Limits.Timeout, err)
+	}
+	if w.gh.count("ReactComment 501 eyes") != 1 || w.gh.count("Comments") != 0 || len(w.gh.replies()) != 0 {
+		t.Errorf("calls %q", w.gh.calls)
+	}
+}
+
+func TestTimeoutIsBoundedByTheRepository(t *testing.T) {
+	w := setup(t, nil)
+	w.gh.files[".inspect.yml"] = goodSpec + "limits: {timeout: 5m}\n"
+	w.deliver("issue_comment", body(commented("/inspect --timeout 20h fix it")))
+	var sp spec.Spec
+	if err := json.Unmarshal(w.one().Spec, &sp); err != nil || sp.Limits.Timeout != 5*time.Minute {
+		t.Errorf("timeout %v, %v", sp.Limits.Timeout, err)
+	}
+}
+
+func TestCommentIgnored(t *testing.T) {
+	w := setup(t, nil)
+	tests := map[string]func(object){
+		"no command":         func(o object) { at(o, "comment")["body"] = "hello" },
+		"quoted":             func(o object) { at(o, "comment")["body"] = "> /inspect stop" },
+		"edited":             func(o object) { o["action"] = "edited" },
+		"deleted":            func(o object) { o["action"] = "deleted" },
+		"no body":            func(o object) { at(o, "comment")["body"] = nil },
+		"no comment":         func(o object) { o["comment"] = nil },
+		"no issue":           func(o object) { o["issue"] = nil },
+		"sent by another":    func(o object) { at(o, "comment")["user"] = user(hubot, "hubot") },
+		"author gone":        func(o object) { at(o, "comment")["user"] = nil },
+		"our own":            func(o object) { at(o, "comment")["performed_via_github_app"] = object{"id": appID} },
+		"command in a title": func(o object) { at(o, "issue")["title"] = "/inspect stop"; at(o, "comment")["body"] = "" },
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := w.fresh(t)
+			o := commented("/inspect fix it")
+			change(o)
+			if d := w.deliver("issue_comment", body(o)); d.Status != "ignored" {
+				t.Errorf("delivery %s: %s", d.Status, d.Note)
+			}
+			if len(w.gh.calls) != 0 || len(w.sessions()) != 0 {
+				t.Errorf("calls %q", w.gh.calls)
+			}
+		})
+	}
+}
+
+func TestCommandSilence(t *testing.T) {
+	w := setup(t, nil)
+	for name, text := range map[string]string{"request": "/inspect fix it", "mistake": "/inspect stpo", "bad flag": "/inspect --x y", "stop": "/inspect stop", "retry": "/inspect retry"} {
+		for who, id := range map[string]int64{"hubot": hubot, "monalisa": monalisa, "hubot[bot]": bot} {
+			t.Run(name+" by "+who, func(t *testing.T) {
+				w := w.fresh(t)
+				w.deliver("issue_comment", body(by(commented(text), id, who)))
+				if len(w.gh.replies()) != 0 || w.gh.count("React") != 0 || len(w.sessions()) != 0 {
+					t.Errorf("calls %q", w.gh.calls)
+				}
+				if i := w.intent("comment:501:0"); i.Outcome != outcomeDenied {
+					t.Errorf("intent %s: %s", i.Outcome, i.Note)
+				}
+			})
+		}
+	}
+}
+
+func TestCommandReplies(t *testing.T) {
+	w := setup(t, nil)
+	tests := []struct{ name, text, want string }{
+		{"near miss", "/inspect stpo", "`/inspect stop`"},
+		{"unknown flag", "/inspect --frob x fix it", "no flag `--frob`"},
+		{"model", "/inspect --model a/b fix it", "`--model` is not supported yet"},
+		{"harness", "/inspect --harness codex fix it", "`--harness` is not supported yet"},
+		{"budget", "/inspect --budget 2 fix it", "`--budget` is not supported yet"},
+		{"no branch", "/inspect --base nope fix it", "no branch `nope`"},
+		{"retry", "/inspect retry", "`/inspect retry` is not supported yet"},
+		{"approve", "/inspect approve", "`/inspect approve` is not supported yet"},
+		{"reject", "/inspect reject", "`/inspect reject` is not supported yet"},
+		{"allow", "/inspect allow example.com", "`/inspect allow` is not supported yet"},
+		{"budget command", "/inspect budget 3", "`/inspect budget` is not supported yet"},
+		{"rewind", "/inspect rewind 3", "`/inspect rewind` is not supported yet"},
+		{"fork", "/inspect fork --harness codex", "`/inspect fork` is not supported yet"},
+		{"refresh", "/inspect refresh", "`/inspect refresh` is not supported yet"},
+		{"doctor", "/inspect doctor", "`/inspect doctor` is not supported yet"},
+		{"stop without a session", "/inspect stop", "no session on this issue"},
+		{"status without a session", "/inspect status", "no session on this issue"},
+		{"help", "/inspect help", "| `/inspect stop` |"},
+		{"several", "/inspect retry\n/inspect doctor", "`/inspect retry` is not supported yet. Nothing was done.\n\n`/inspect doctor`"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := w.fresh(t)
+			guid := w.store("issue_comment", body(commented(tt.text)))
+			for range 3 {
+				if err := w.in.Deliver(t.Context(), guid); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if words := w.oneReply(); !strings.Contains(words, tt.want) {
+				t.Errorf("the reply lacks %q:\n%s", tt.want, words)
+			}
+			if len(w.sessions()) != 0 {
+				t.Error("a session was started")
+			}
+			if n := w.gh.count("Permission"); n != 1 {
+				t.Errorf("%d permissions were asked", n)
+			}
+		})
+	}
+}
+
+func TestCommandWhileSessionRuns(t *testing.T) {
+	w := setup(t, nil)
+	w.deliver("issues", body(labeled()))
+	s := w.one()
+	w.set("working")
+	w.deliver("issue_comment", body(commented("/inspect fix more")))
+	w.one()
+	if words := w.oneReply(); !strings.Contains(words, s.ID) || !strings.Contains(words, "not supported yet") {
+		t.Errorf("reply %q", words)
+	}
+}
+
+func TestTwoRequestsInOneComment(t *testing.T) {
+	w := setup(t, nil)
+	w.deliver("issue_comment", body(commented("/inspect fix one\n\n/inspect fix two")))
+	if s := w.one(); s.Request != "fix one" {
+		t.Errorf("request %q", s.Request)
+	}
+	if words := w.oneReply(); !strings.Contains(words, "at work on this issue already") {
+		t.Errorf("reply %q", words)
+	}
+}
+
+func TestStop(t *testing.T) {
+	w := setup(t, nil)
+	w.deliver("issues", body(labeled()))
+	s := w.one()
+	w.deliver("issue_comment", body(commented("/inspect stop")))
+	var who string
+	if err := w.db.SQL().QueryRow("SELECT stop_by FROM sessions WHERE id = $1", s.ID).Scan(&who); err != nil || who != "octocat" {
+		t.Errorf("stopped by %q, %v", who, err)
+	}
+	if len(w.gh.replies()) != 0 || w.gh.count("ReactComment") != 1 {
+		t.Errorf("calls %q", w.gh.calls)
+	}
+	if i := w.intent("comment:501:0"); i.SessionID.String != s.ID {
+		t.Errorf("intent %+v", i)
+	}
+	w.set("stopped")
+	again := commented("/inspect stop")
+	at(again, "comment")["id"] = 502
+	w.deliver("issue_comment", body(again))
+	if words := w.oneReply(); !strings.Contains(words, "has ended already (`stopped`)") {
+		t.Errorf("reply %q", words)
+	}
+}
+
+func TestReadersMayAsk(t *testing.T) {
+	w := setup(t, nil)
+	w.deliver("issues", body(labeled()))
+	var before, after int
+	count := func(n *int) {
+		if err := w.db.SQL().QueryRow("SELECT count(*) FROM river_job WHERE kind = 'reconcile'").Scan(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count(&before)
+	w.deliver("issue_comment", body(by(commented("/inspect status"), hubot, "hubot")))
+	count(&after)
+	if len(w.gh.replies()) != 0 || w.gh.count("ReactComment") != 1 || after != before+1 {
+		t.Errorf("%d looks at the session, calls %q", after-before, w.gh.calls)
+	}
+	for i := range 5 { // a stranger cannot make us write again and again
+		o := by(commented("/inspect help"), hubot, "hubot")
+		at(o, "comment")["id"] = 600 + i
+		w.deliver("issue_comment", body(o))
+	}
+	w.oneReply()
+}
+
+func TestPullRequest(t *testing.T) {
+	w := setup(t, nil)
+	for text, want := range map[string]string{"/inspect fix it": "pull request is not supported yet", "/inspect stop": "pull request is not supported yet", "/inspect help": "| `/inspect stop` |"} {
+		w := w.fresh(t)
+		o := commented(text)
+		at(o, "issue")["pull_request"] = object{"url": "x"}
+		w.deliver("issue_comment", body(o))
+		if words := w.oneReply(); !strings.Contains(words, want) || len(w.sessions()) != 0 {
+			t.Errorf("%s: reply %q", text, words)
+		}
+	}
+}
+
+func TestCommandRetriedKeepsWhatIsDone(t *testing.T) {
+	w := setup(t, nil)
+	guid := w.store("issue_comment", body(commented("/inspect retry\n\n/inspect fix it")))
+	w.gh.fail["File"] = github.ErrUnavailable
+	if err := w.in.Deliver(t.Context(), guid); err == nil {
+		t.Fatal("no error")
+	}
+	if len(w.gh.replies()) != 0 {
+		t.Error("the reply came before all was done")
+	}
+	delete(w.gh.fail, "File")
+	if err := w.in.Deliver(t.Context(), guid); err != nil {
+		t.Fatal(err)
+	}
+	w.one()
+	if words := w.oneReply(); !strings.Contains(words, "`/inspect retry` is not supported yet") {
+		t.Errorf("reply %q", words)
+	}
+}

@@ -1,0 +1,149 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"inspect/app/github"
+	"inspect/storage"
+)
+
+// installation handles the event of that name.
+func (in *Intake) installation(ctx context.Context, p payload) (result, error) {
+	if p.Installation == nil || p.Installation.ID <= 0 {
+		return ignore("the event names no installation")
+	}
+	id := p.Installation.ID
+	switch p.Action {
+	case "created", "new_permissions_accepted", "unsuspend":
+		err := in.o.DB.InTx(ctx, func(tx *storage.Tx) error {
+			if err := tx.Q().SawInstallation(ctx, storage.SawInstallationParams{ID: id, Account: storable(p.Installation.Account.login(), 100)}); err != nil {
+				return err
+			}
+			if err := tx.Q().UnsuspendInstallation(ctx, id); err != nil {
+				return err
+			}
+			return sawRepositories(ctx, tx.Q(), id, p.Repositories)
+		})
+		if err != nil {
+			return result{}, fmt.Errorf("storing the installation: %w", err)
+		}
+		return in.prepare(ctx, id, p.Repositories)
+	case "deleted":
+		err := in.o.DB.InTx(ctx, func(tx *storage.Tx) error {
+			if err := tx.Q().DeleteInstallation(ctx, id); err != nil {
+				return err
+			}
+			return tx.Q().RemoveRepositoriesOf(ctx, id)
+		})
+		if err != nil {
+			return result{}, fmt.Errorf("removing the installation: %w", err)
+		}
+		return result{done, "the installation is gone"}, nil
+	case "suspend":
+		if err := in.o.DB.Q().SuspendInstallation(ctx, id); err != nil {
+			return result{}, fmt.Errorf("storing the suspension: %w", err)
+		}
+		return result{done, "the installation is suspended"}, nil
+	}
+	return ignore("nothing to do for the action %q", p.Action)
+}
+
+// installationRepositories handles the event of that name.
+func (in *Intake) installationRepositories(ctx context.Context, p payload) (result, error) {
+	if p.Installation == nil || p.Installation.ID <= 0 {
+		return ignore("the event names no installation")
+	}
+	id := p.Installation.ID
+	err := in.o.DB.InTx(ctx, func(tx *storage.Tx) error {
+		if err := tx.Q().SawInstallation(ctx, storage.SawInstallationParams{ID: id, Account: storable(p.Installation.Account.login(), 100)}); err != nil {
+			return err
+		}
+		for _, r := range p.RepositoriesRemoved {
+			if err := tx.Q().RemoveRepository(ctx, storage.RemoveRepositoryParams{ID: r.ID, InstallationID: id}); err != nil {
+				return err
+			}
+		}
+		return sawRepositories(ctx, tx.Q(), id, p.RepositoriesAdded)
+	})
+	if err != nil {
+		return result{}, fmt.Errorf("storing the repositories: %w", err)
+	}
+	return in.prepare(ctx, id, p.RepositoriesAdded)
+}
+
+func sawRepositories(ctx context.Context, q *storage.Queries, installation int64, list []repository) error {
+	for _, r := range list {
+		owner, name := r.names()
+		if r.ID <= 0 || owner == "" || name == "" {
+			continue
+		}
+		err := q.SawRepository(ctx, storage.SawRepositoryParams{
+			ID: r.ID, InstallationID: installation, Owner: storable(owner, 100), Name: storable(name, 200), DefaultBranch: storable(r.DefaultBranch, 300),
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepare has environments made before anybody asks for them. What is wrong
+// with one repository does not keep the others from it; only GitHub being
+// away makes the delivery be worked on again.
+func (in *Intake) prepare(ctx context.Context, installation int64, list []repository) (result, error) {
+	var passing error
+	prepared := 0
+	for i, r := range list {
+		if i >= in.o.Prepare {
+			break
+		}
+		ok, err := in.prepareOne(ctx, installation, r)
+		var words *answer
+		var limited *github.RateLimited
+		switch {
+		case errors.As(err, &words), err != nil && final(err):
+			in.log.Info("an environment was not prepared", "repository", r.ID, "error", err)
+		case errors.As(err, &limited), ctx.Err() != nil:
+			return result{}, err // the others would not fare better
+		case err != nil:
+			passing = err
+		case ok:
+			prepared++
+		}
+	}
+	if passing != nil {
+		return result{}, passing
+	}
+	return result{done, fmt.Sprintf("%d repositories, %d environments prepared", len(list), prepared)}, nil
+}
+
+func (in *Intake) prepareOne(ctx context.Context, installation int64, r repository) (bool, error) {
+	owner, name := r.names()
+	if r.ID <= 0 || owner == "" || name == "" {
+		return false, nil
+	}
+	client := in.o.GitHub(installation)
+	info, err := client.Repository(ctx, r.ID)
+	if err != nil {
+		return false, fmt.Errorf("reading repository %d: %w", r.ID, err)
+	}
+	if info.Archived || info.DefaultBranch == "" {
+		return false, nil
+	}
+	env, err := in.environment(ctx, client, info.Repo, info.DefaultBranch)
+	if err != nil {
+		return false, err
+	}
+	err = in.o.DB.InTx(ctx, func(tx *storage.Tx) error {
+		if err := tx.Q().SawRepository(ctx, storage.SawRepositoryParams{
+			ID: r.ID, InstallationID: installation, Owner: storable(info.Repo.Owner, 100), Name: storable(info.Repo.Name, 200), DefaultBranch: storable(env.branch, 300),
+		}); err != nil {
+			return err
+		}
+		_, err := in.o.Sessions.EnsureEnvironment(ctx, tx, r.ID, env.spec, env.branch, env.sha)
+		return err
+	})
+	return err == nil, err
+}

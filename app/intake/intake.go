@@ -1,0 +1,166 @@
+package intake
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"inspect/app/github"
+	"inspect/envs/spec"
+	"inspect/scheduler"
+	"inspect/storage"
+)
+
+// GitHub is what the intake asks of one installation.
+type GitHub interface {
+	Permission(ctx context.Context, repo github.Repo, login string) (github.Permission, error)
+	Repository(ctx context.Context, id int64) (github.RepoInfo, error)
+	BranchHead(ctx context.Context, repo github.Repo, branch string) (string, error)
+	File(ctx context.Context, repo github.Repo, path, ref string) ([]byte, error)
+	RootFiles(ctx context.Context, repo github.Repo, ref string) ([]string, error)
+	ReactIssue(ctx context.Context, repo github.Repo, issue int, content string) error
+	ReactComment(ctx context.Context, repo github.Repo, comment int64, content string) error
+	Comments(ctx context.Context, repo github.Repo, issue int) ([]github.Comment, error)
+	CreateComment(ctx context.Context, repo github.Repo, issue int, body string) (int64, error)
+	FindComment(ctx context.Context, repo github.Repo, issue int, marker string) (id int64, found bool, err error)
+}
+
+// Sessions is what the intake asks of the scheduler.
+type Sessions interface {
+	EnsureEnvironment(ctx context.Context, tx *storage.Tx, repositoryID int64, sp spec.Spec, branch, commit string) (string, error)
+	Create(ctx context.Context, tx *storage.Tx, n scheduler.NewSession) (storage.Session, error)
+	InsertReconcile(ctx context.Context, tx *storage.Tx, session string) error
+	Stop(ctx context.Context, session, who, words string) error
+}
+
+var (
+	_ GitHub   = (*github.Client)(nil)
+	_ Sessions = (*scheduler.Scheduler)(nil)
+)
+
+// Options of an Intake.
+type Options struct {
+	DB       *storage.DB
+	Sessions Sessions
+	// GitHub returns the client of an installation.
+	GitHub func(installation int64) GitHub
+	// AppID is ours: what was done through it is our own echo.
+	AppID int64
+	// AllowedBots are account ids of bots that may ask for work; by default none.
+	AllowedBots []int64
+	// Labels an operator lets start sessions; the repository's own
+	// triggers.labels must name the label too. Empty means "inspect".
+	Labels []string
+	// Prepare is how many repositories of one installation event get their
+	// environments prepared before anybody asks; 0 means none.
+	Prepare int
+	// SessionURL is the address of a session's page.
+	SessionURL func(session string) string
+	Log        *slog.Logger
+}
+
+// Intake works on deliveries. It has no goroutines of its own; its methods may
+// be called from several at once.
+type Intake struct {
+	o   Options
+	log *slog.Logger
+}
+
+// New checks the options.
+func New(o Options) (*Intake, error) {
+	if o.DB == nil || o.Sessions == nil || o.GitHub == nil {
+		return nil, errors.New("the intake needs a database, a scheduler and GitHub")
+	}
+	if len(o.Labels) == 0 {
+		o.Labels = spec.Default().Triggers.Labels
+	}
+	if o.SessionURL == nil {
+		o.SessionURL = func(string) string { return "" }
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Intake{o: o, log: o.Log}, nil
+}
+
+// Statuses a delivery ends with.
+const (
+	done        = "done"
+	ignored     = "ignored"
+	undecodable = "undecodable"
+)
+
+// result is how a delivery ended, with words for the record.
+type result struct{ status, note string }
+
+func ignore(format string, args ...any) (result, error) {
+	return result{ignored, fmt.Sprintf(format, args...)}, nil
+}
+
+// Events that have a handler, for the webhook.
+func Events() []string {
+	return []string{"installation", "installation_repositories", "issue_comment", "issues", "ping"}
+}
+
+// Deliver works on a stored delivery. A nil error means that it is finished
+// and must not be worked on again. An error that wraps scheduler.ErrPermanent
+// cannot be helped by trying again; any other can, not before the time that a
+// scheduler.RetryAt in it names.
+func (in *Intake) Deliver(ctx context.Context, guid string) error {
+	d, err := in.o.DB.Q().DeliveryByGUID(ctx, guid)
+	if storage.IsMissing(err) {
+		return fmt.Errorf("there is no delivery %s: %w", guid, scheduler.ErrPermanent)
+	}
+	if err != nil {
+		return fmt.Errorf("reading delivery %s: %w", guid, err)
+	}
+	if d.Status != "pending" {
+		return nil
+	}
+	var p payload
+	if err := json.Unmarshal(d.Payload, &p); err != nil {
+		in.log.Warn("a delivery cannot be read", "guid", guid, "event", d.Event, "error", err)
+		return in.finish(ctx, guid, result{undecodable, "the payload cannot be read: " + err.Error()})
+	}
+	r, err := in.handle(ctx, d, p)
+	if err != nil {
+		return later(fmt.Errorf("delivery %s (%s): %w", guid, d.Event, err))
+	}
+	return in.finish(ctx, guid, r)
+}
+
+func (in *Intake) handle(ctx context.Context, d storage.Delivery, p payload) (result, error) {
+	switch d.Event {
+	case "ping":
+		return in.ping(p)
+	case "installation":
+		return in.installation(ctx, p)
+	case "installation_repositories":
+		return in.installationRepositories(ctx, p)
+	case "issues":
+		return in.issues(ctx, d.Guid, p)
+	case "issue_comment":
+		return in.issueComment(ctx, d.Guid, p)
+	}
+	return result{"unknown", "no handler for this event"}, nil
+}
+
+func (in *Intake) finish(ctx context.Context, guid string, r result) error {
+	err := in.o.DB.Q().FinishDelivery(ctx, storage.FinishDeliveryParams{Guid: guid, Status: r.status, Note: storable(r.note, 1000)})
+	if err != nil {
+		return fmt.Errorf("finishing delivery %s: %w", guid, err)
+	}
+	return nil
+}
+
+// storable is s as a text column takes it, at most n bytes.
+func storable(s string, n int) string {
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+	if len(s) > n {
+		s = strings.ToValidUTF8(s[:n], "")
+	}
+	return s
+}

@@ -1,0 +1,283 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"inspect/app/command"
+	"inspect/app/comment"
+	agent "inspect/app/context"
+	"inspect/app/github"
+	"inspect/checks/redact"
+	"inspect/envs/spec"
+	"inspect/scheduler"
+	"inspect/storage"
+)
+
+// answer is an error that ends a wish with words for its author.
+type answer struct{ words string }
+
+func (a *answer) Error() string { return a.words }
+
+// refusal is an error that ends a wish without a word.
+type refusal struct{ why string }
+
+func (r *refusal) Error() string { return r.why }
+
+// start turns an allowed wish into a session.
+func (in *Intake) start(ctx context.Context, w *wish) error {
+	err := in.tryStart(ctx, w)
+	var words *answer
+	var silent *refusal
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &words):
+		return in.end(ctx, w, outcomeReplied, words.words)
+	case errors.As(err, &silent):
+		return in.end(ctx, w, outcomeRefused, silent.why)
+	case final(err):
+		in.log.Warn("a session could not be started", "repository", w.repo.ID, "issue", w.issue.Number, "error", err)
+		if markErr := in.mark(ctx, w, err); markErr != nil {
+			return markErr
+		}
+		if errors.Is(err, github.ErrSuspended) || errors.Is(err, github.ErrGone) {
+			return in.end(ctx, w, outcomeRefused, err.Error())
+		}
+		return in.end(ctx, w, outcomeReplied, comment.NotStarted(err.Error()))
+	}
+	return err
+}
+
+func (in *Intake) tryStart(ctx context.Context, w *wish) error {
+	if err := in.unlessBusy(ctx, in.o.DB.Q(), w); err != nil {
+		return in.busy(ctx, w, err)
+	}
+	switch {
+	case w.issue.State == "closed":
+		return &answer{comment.Closed("closed")}
+	case w.issue.Locked:
+		return &answer{comment.Closed("locked")}
+	}
+	if err := unsupported(w.command.Flags); err != nil {
+		return err
+	}
+	if w.kind == kindCommand {
+		if err := in.react(ctx, w); err != nil {
+			return err
+		}
+	}
+	env, err := in.environment(ctx, in.gh(w), w.repo, w.repository.DefaultBranch)
+	if err != nil {
+		return err
+	}
+	if w.kind == kindLabel {
+		if !hasLabel(env.spec.Triggers.Labels, w.label) {
+			return &refusal{fmt.Sprintf("the label %q is not among triggers.labels of %s", w.label, env.source)}
+		}
+		if err := in.react(ctx, w); err != nil {
+			return err
+		}
+	}
+	base, baseSHA := env.branch, env.sha
+	if b := w.command.Flags.Base; b != "" && b != env.branch {
+		base = b
+		baseSHA, err = in.gh(w).BranchHead(ctx, w.repo, b)
+		if errors.Is(err, github.ErrNotFound) {
+			return &answer{comment.NoBranch(b)}
+		}
+		if err != nil {
+			return fmt.Errorf("reading branch %s: %w", b, err)
+		}
+	}
+	if t := w.command.Flags.Timeout; t > 0 {
+		env.spec.Limits.Timeout = min(env.spec.Limits.Timeout, t)
+	}
+	built, err := in.brief(ctx, w, env, base, baseSHA)
+	if err != nil {
+		return err
+	}
+	return in.create(ctx, w, env, base, baseSHA, built)
+}
+
+// unsupported answers flags that nothing acts upon yet.
+func unsupported(f command.Flags) error {
+	switch {
+	case f.Model != "":
+		return &answer{comment.NotSupported("--model")}
+	case f.Harness != "":
+		return &answer{comment.NotSupported("--harness")}
+	case f.Budget != 0:
+		return &answer{comment.NotSupported("--budget")}
+	}
+	return nil
+}
+
+// create makes the session and ends the wish in one transaction, unless
+// another wish was faster on the same issue.
+func (in *Intake) create(ctx context.Context, w *wish, env environment, base, baseSHA string, built agent.Built) error {
+	request := w.command.Text
+	if w.kind == kindLabel {
+		request = "label " + w.label
+	}
+	err := in.o.DB.InTx(ctx, func(tx *storage.Tx) error {
+		q := tx.Q()
+		if err := in.saw(ctx, q, w, env.branch); err != nil {
+			return err
+		}
+		i, err := q.IntentByKey(ctx, w.key)
+		if err != nil || i.Outcome != outcomePending {
+			return err
+		}
+		if err := in.unlessBusy(ctx, q, w); err != nil {
+			return err
+		}
+		id, err := in.o.Sessions.EnsureEnvironment(ctx, tx, w.repo.ID, env.spec, env.branch, env.sha)
+		if err != nil {
+			return err
+		}
+		s, err := in.o.Sessions.Create(ctx, tx, scheduler.NewSession{
+			InstallationID: w.installation.ID, RepositoryID: w.repo.ID, IssueNumber: w.issue.Number, IntentKey: w.key,
+			RequesterID: w.actor.ID, RequesterLogin: w.actor.Login,
+			Title: redact.OneLine(w.issue.Title, agent.MaxTitle), Request: request, Prompt: built.Prompt, ContextDigest: built.Digest,
+			BaseBranch: base, BaseSHA: baseSHA, EnvironmentID: id, Spec: env.spec, SpecSource: env.source,
+		})
+		if err != nil {
+			return err
+		}
+		return finishIntent(ctx, q, w, outcomeStarted, "", s.ID)
+	})
+	if errors.Is(err, errBusy) {
+		return in.busy(ctx, w, err)
+	}
+	if err != nil {
+		return fmt.Errorf("creating a session: %w", err)
+	}
+	return nil
+}
+
+// saw refreshes what is known of the installation and the repository.
+func (in *Intake) saw(ctx context.Context, q *storage.Queries, w *wish, branch string) error {
+	owner := w.installation.Account.login()
+	if owner == "" {
+		owner = w.repo.Owner
+	}
+	if err := q.SawInstallation(ctx, storage.SawInstallationParams{ID: w.installation.ID, Account: storable(owner, 100)}); err != nil {
+		return err
+	}
+	return q.SawRepository(ctx, storage.SawRepositoryParams{
+		ID: w.repo.ID, InstallationID: w.installation.ID, Owner: storable(w.repo.Owner, 100), Name: storable(w.repo.Name, 200), DefaultBranch: storable(branch, 300),
+	})
+}
+
+// errBusy says that a session works on the issue.
+var errBusy = errors.New("a session is at work on this issue")
+
+func (in *Intake) unlessBusy(ctx context.Context, q *storage.Queries, w *wish) error {
+	_, found, err := in.openSession(ctx, q, w)
+	if err == nil && found {
+		err = errBusy
+	}
+	return err
+}
+
+// busy answers a command and passes over a label.
+func (in *Intake) busy(ctx context.Context, w *wish, err error) error {
+	if !errors.Is(err, errBusy) {
+		return err
+	}
+	if w.kind == kindLabel {
+		return in.end(ctx, w, outcomeDuplicate, errBusy.Error())
+	}
+	s, found, err := in.lastSession(ctx, w)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return errBusy
+	}
+	return &answer{comment.Busy(s.ID, in.o.SessionURL(s.ID))}
+}
+
+func (in *Intake) openSession(ctx context.Context, q *storage.Queries, w *wish) (storage.Session, bool, error) {
+	s, err := q.OpenSessionOfIssue(ctx, storage.OpenSessionOfIssueParams{RepositoryID: w.repo.ID, IssueNumber: int32(w.issue.Number)})
+	if storage.IsMissing(err) {
+		return s, false, nil
+	}
+	if err != nil {
+		return s, false, fmt.Errorf("looking for a session: %w", err)
+	}
+	return s, true, nil
+}
+
+func (in *Intake) lastSession(ctx context.Context, w *wish) (storage.Session, bool, error) {
+	s, err := in.o.DB.Q().LastSessionOfIssue(ctx, storage.LastSessionOfIssueParams{RepositoryID: w.repo.ID, IssueNumber: int32(w.issue.Number)})
+	if storage.IsMissing(err) {
+		return s, false, nil
+	}
+	if err != nil {
+		return s, false, fmt.Errorf("looking for a session: %w", err)
+	}
+	return s, true, nil
+}
+
+// environment is what a repository says about itself at a commit of its
+// default branch.
+type environment struct {
+	branch, sha string
+	spec        spec.Spec
+	source      string
+}
+
+// environment reads .inspect.yml from the default branch, or guesses. A file
+// that cannot be used is an answer.
+func (in *Intake) environment(ctx context.Context, client GitHub, repo github.Repo, branch string) (environment, error) {
+	env := environment{branch: branch}
+	if env.branch == "" {
+		info, err := client.Repository(ctx, repo.ID)
+		if err != nil {
+			return env, fmt.Errorf("reading the repository: %w", err)
+		}
+		env.branch = info.DefaultBranch
+	}
+	var err error
+	env.sha, err = client.BranchHead(ctx, repo, env.branch)
+	if errors.Is(err, github.ErrNotFound) {
+		return env, &answer{comment.EmptyRepository(env.branch)}
+	}
+	if err != nil {
+		return env, fmt.Errorf("reading branch %s: %w", env.branch, err)
+	}
+	body, err := client.File(ctx, repo, spec.FileName, env.sha)
+	switch {
+	case errors.Is(err, github.ErrNotFound):
+		return in.detect(ctx, client, repo, env)
+	case errors.Is(err, github.ErrTooLarge):
+		return env, &answer{comment.BrokenSpec(env.branch, env.sha, []spec.Problem{{Want: fmt.Sprintf("expected at most %d bytes", spec.MaxFileBytes)}})}
+	case err != nil:
+		return env, fmt.Errorf("reading %s: %w", spec.FileName, err)
+	}
+	sp, problems := spec.Parse(body)
+	if len(problems) > 0 {
+		return env, &answer{comment.BrokenSpec(env.branch, env.sha, problems)}
+	}
+	if len(sp.Verify) == 0 {
+		return env, &answer{comment.NothingToVerify(env.branch, env.sha)}
+	}
+	env.spec, env.source = sp, spec.FileName
+	return env, nil
+}
+
+func (in *Intake) detect(ctx context.Context, client GitHub, repo github.Repo, env environment) (environment, error) {
+	files, err := client.RootFiles(ctx, repo, env.sha)
+	if err != nil {
+		return env, fmt.Errorf("reading the names of the files in the root: %w", err)
+	}
+	sp, source, ok := spec.Detect(files)
+	if !ok {
+		return env, &answer{comment.NothingDetected(env.branch, env.sha)}
+	}
+	env.spec, env.source = sp, source
+	return env, nil
+}

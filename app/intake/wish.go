@@ -1,0 +1,233 @@
+package intake
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"inspect/app/command"
+	"inspect/app/comment"
+	"inspect/app/github"
+	"inspect/app/policy"
+	"inspect/storage"
+)
+
+// Kinds of intents.
+const (
+	kindLabel   = "label"
+	kindCommand = "command"
+)
+
+// Outcomes of intents.
+const (
+	outcomePending   = "pending"
+	outcomeStarted   = "started"
+	outcomeDenied    = "denied"
+	outcomeReplied   = "replied" // the note is the reply, "" if the answer is elsewhere
+	outcomeRefused   = "refused" // silently; the note says why
+	outcomeDuplicate = "duplicate"
+)
+
+// wish is one thing a person asks for.
+type wish struct {
+	key, kind, guid string
+	installation    *installation
+	repo            github.Repo
+	repository      *repository
+	issue           issue
+	actor           policy.Actor
+	auth            *authority // shared by the wishes of one comment
+	need            policy.Need
+	at              time.Time // when it was asked: what came later is not looked at
+	label           string
+	comment         int64
+	command         command.Command
+	wrong           string // a reply instead of a command
+}
+
+// asker is where a reply goes.
+type asker struct {
+	installation int64
+	repo         github.Repo
+	issue        int
+	guid         string
+}
+
+func (w *wish) asker() asker {
+	return asker{w.installation.ID, w.repo, w.issue.Number, w.guid}
+}
+
+// work brings a wish to its outcome: it is recorded, its actor is judged, and
+// then it is done or answered.
+func (in *Intake) work(ctx context.Context, w *wish) error {
+	mine, err := in.claim(ctx, w)
+	if err != nil || !mine {
+		return err
+	}
+	decision, err := in.judge(ctx, w)
+	if err != nil {
+		return err
+	}
+	if !decision.Allow {
+		return in.end(ctx, w, outcomeDenied, decision.Reason+": "+decision.Words)
+	}
+	if w.repository.Archived {
+		return in.end(ctx, w, outcomeRefused, "the repository is archived")
+	}
+	switch {
+	case w.wrong != "":
+		return in.end(ctx, w, outcomeReplied, w.wrong)
+	case w.issue.PullRequest != nil && w.command.Name != command.Help:
+		return in.end(ctx, w, outcomeReplied, comment.PullRequest())
+	case w.kind == kindCommand && w.command.Name != command.Request:
+		return in.obey(ctx, w)
+	}
+	return in.start(ctx, w)
+}
+
+// claim records the wish. It is not ours if another delivery told of it first,
+// or if an earlier try has brought it to an end.
+func (in *Intake) claim(ctx context.Context, w *wish) (mine bool, err error) {
+	n, err := in.o.DB.Q().ClaimIntent(ctx, storage.ClaimIntentParams{
+		Key: w.key, DeliveryGuid: w.guid, RepositoryID: w.repo.ID, IssueNumber: int32(w.issue.Number),
+		ActorID: w.actor.ID, ActorLogin: storable(w.actor.Login, 100), Kind: w.kind,
+	})
+	if err != nil {
+		return false, fmt.Errorf("recording an intent: %w", err)
+	}
+	if n == 1 {
+		return true, nil
+	}
+	i, err := in.o.DB.Q().IntentByKey(ctx, w.key)
+	if err != nil {
+		return false, fmt.Errorf("reading an intent: %w", err)
+	}
+	return i.Outcome == outcomePending && i.DeliveryGuid == w.guid, nil
+}
+
+// authority remembers the permission of a comment's author while its commands
+// are worked on.
+type authority struct {
+	asked bool
+	perm  policy.Permission
+}
+
+// judge asks GitHub what the actor may do now.
+func (in *Intake) judge(ctx context.Context, w *wish) (policy.ActorDecision, error) {
+	rules := policy.ActorRules{AllowedBots: in.o.AllowedBots}
+	if d, denied := policy.IgnoreActor(w.actor, rules); denied {
+		return d, nil
+	}
+	if w.auth == nil {
+		w.auth = &authority{}
+	}
+	if !w.auth.asked {
+		perm, err := in.permission(ctx, w, w.actor.Login, w.actor.ID)
+		if err != nil {
+			return policy.ActorDecision{}, err
+		}
+		w.auth.asked, w.auth.perm = true, perm
+	}
+	return policy.DecideActor(w.actor, w.auth.perm, w.need, rules), nil
+}
+
+// permission is not known when GitHub refuses to say, or when the login now
+// belongs to another account; it is an error when GitHub may say later.
+func (in *Intake) permission(ctx context.Context, w *wish, login string, id int64) (policy.Permission, error) {
+	p, err := in.gh(w).Permission(ctx, w.repo, login)
+	switch {
+	case err != nil && final(err):
+		in.log.Info("a permission could not be learned", "repository", w.repo.ID, "actor", id, "error", err)
+		return policy.Permission{}, in.mark(ctx, w, err)
+	case err != nil:
+		return policy.Permission{}, fmt.Errorf("asking what %s may do: %w", login, err)
+	case p.UserID != 0 && p.UserID != id:
+		return policy.Permission{}, nil
+	}
+	return policy.Permission{Known: true, Read: p.Read, Write: p.Write}, nil
+}
+
+func (in *Intake) gh(w *wish) GitHub { return in.o.GitHub(w.installation.ID) }
+
+// mark records that an installation is suspended when GitHub says so: the
+// event that tells may have been missed.
+func (in *Intake) mark(ctx context.Context, w *wish, err error) error {
+	if !errors.Is(err, github.ErrSuspended) {
+		return nil
+	}
+	return in.o.DB.Q().SuspendInstallation(ctx, w.installation.ID)
+}
+
+// react shows that a wish was seen. It is naturally done once, and nothing
+// depends on it.
+func (in *Intake) react(ctx context.Context, w *wish) error {
+	var err error
+	if w.kind == kindCommand {
+		err = in.gh(w).ReactComment(ctx, w.repo, w.comment, "eyes")
+	} else {
+		err = in.gh(w).ReactIssue(ctx, w.repo, w.issue.Number, "eyes")
+	}
+	switch {
+	case err == nil, final(err), errors.Is(err, github.ErrAmbiguous):
+		if err != nil {
+			in.log.Info("a reaction could not be given", "repository", w.repo.ID, "issue", w.issue.Number, "error", err)
+		}
+		return nil
+	}
+	return fmt.Errorf("reacting: %w", err)
+}
+
+// end gives a wish its outcome.
+func (in *Intake) end(ctx context.Context, w *wish, outcome, note string) error {
+	return in.endWith(ctx, w, outcome, note, "", false)
+}
+
+// endWith also names the session that a wish led to or was about, and wakes it.
+func (in *Intake) endWith(ctx context.Context, w *wish, outcome, note, session string, wake bool) error {
+	err := in.o.DB.InTx(ctx, func(tx *storage.Tx) error {
+		if wake {
+			if err := in.o.Sessions.InsertReconcile(ctx, tx, session); err != nil {
+				return err
+			}
+		}
+		return finishIntent(ctx, tx.Q(), w, outcome, note, session)
+	})
+	if err != nil {
+		return fmt.Errorf("recording the outcome of an intent: %w", err)
+	}
+	return nil
+}
+
+func finishIntent(ctx context.Context, q *storage.Queries, w *wish, outcome, note, session string) error {
+	return q.FinishIntent(ctx, storage.FinishIntentParams{
+		Key: w.key, Outcome: outcome, Note: storable(note, comment.MaxBytes), SessionID: sql.NullString{String: session, Valid: session != ""},
+	})
+}
+
+// settle ends a delivery: what its wishes have to say goes into one reply.
+func (in *Intake) settle(ctx context.Context, to asker, key string, intents []string) (result, error) {
+	var words, outcomes []string
+	for _, k := range intents {
+		i, err := in.o.DB.Q().IntentByKey(ctx, k)
+		if err != nil {
+			return result{}, fmt.Errorf("reading an intent: %w", err)
+		}
+		if i.DeliveryGuid != to.guid {
+			outcomes = append(outcomes, "told before by delivery "+i.DeliveryGuid)
+			continue
+		}
+		outcomes = append(outcomes, i.Outcome)
+		if i.Outcome == outcomeReplied && i.Note != "" {
+			words = append(words, i.Note)
+		}
+	}
+	if len(words) > 0 {
+		if err := in.reply(ctx, to, key, words...); err != nil {
+			return result{}, err
+		}
+	}
+	return result{done, strings.Join(outcomes, ", ")}, nil
+}

@@ -1,0 +1,343 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"inspect/app/policy"
+	"inspect/checks/evidence"
+	"inspect/envs/wire"
+	"inspect/storage"
+)
+
+// Names of evidence files.
+const (
+	FileManifest = "manifest.json"
+	FilePatch    = "change.patch"   // the whole change, secrets replaced
+	FileWithheld = "withheld.patch" // what GitHub refuses us
+	FileBundle   = "result.bundle"  // the work as the runner uploaded it
+)
+
+// maxEvidenceFile bounds one file made here, in bytes.
+const maxEvidenceFile = wire.MaxBundleBytes + 1<<20
+
+// Kept is the evidence of a session.
+type Kept struct {
+	Manifest evidence.Manifest
+	Digest   string // of the manifest
+}
+
+// Keep writes the evidence of a session that ended without a delivery: its
+// work as bundle and patch, what verification showed, the manifest. Once
+// written it is read back. Nothing is pushed.
+func (p *Publisher) Keep(ctx context.Context, s storage.Session) (Kept, error) {
+	release, err := p.turns.Take(ctx, s.ID)
+	if err != nil {
+		return Kept{}, err
+	}
+	defer release()
+	j, err := p.job(ctx, s.ID)
+	if err != nil {
+		return Kept{}, err
+	}
+	step, err := p.steps.Begin(ctx, s.ID, j.session.Generation, "evidence-"+string(j.session.State))
+	if err != nil {
+		return Kept{}, err
+	}
+	if step.Done {
+		var digest string
+		if err := json.Unmarshal(step.Result, &digest); err != nil {
+			return Kept{}, fmt.Errorf("read which evidence was kept: %w", err)
+		}
+		return p.Kept(ctx, s.ID, digest)
+	}
+	checks, verdict, err := evidence.Judge(j.outcome.Results, p.opener(ctx, s.ID))
+	if err != nil {
+		return Kept{}, err
+	}
+	sum, err := p.workOf(ctx, j)
+	if err != nil {
+		return Kept{}, err
+	}
+	if sum != "" {
+		defer func() { p.remove(j.dir) }()
+		if err := p.loadWork(ctx, j, sum); err != nil {
+			return Kept{}, err
+		}
+	}
+	kept, err := p.keep(ctx, j, checks, verdict)
+	if err != nil {
+		return Kept{}, err
+	}
+	return kept, step.End(ctx, kept.Digest)
+}
+
+// Kept reads a manifest back.
+func (p *Publisher) Kept(ctx context.Context, session, digest string) (Kept, error) {
+	r, err := p.blobs.Get(ctx, session, digest)
+	if err != nil {
+		return Kept{}, fmt.Errorf("read the evidence: %w", err)
+	}
+	defer r.Close()
+	body, err := io.ReadAll(io.LimitReader(r, maxEvidenceFile))
+	if err != nil {
+		return Kept{}, fmt.Errorf("read the evidence: %w", err)
+	}
+	k := Kept{Digest: digest}
+	if err := json.Unmarshal(body, &k.Manifest); err != nil {
+		return Kept{}, fmt.Errorf("read the evidence: %w", err)
+	}
+	return k, nil
+}
+
+// workOf is the digest of the newest work there is, "" for none: the result of
+// the attempt that counts, or the last that any attempt uploaded.
+func (p *Publisher) workOf(ctx context.Context, j *job) (string, error) {
+	if j.outcome.Bundle != "" {
+		return j.outcome.Bundle, nil
+	}
+	b, err := p.db.Q().NewestBundle(ctx, j.session.ID)
+	if storage.IsMissing(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("look for the work of session %s: %w", j.session.ID, err)
+	}
+	j.outcome.Bundle = b.Sha256
+	return b.Sha256, nil
+}
+
+// loadWork imports work that will not be pushed. Work that is refused is kept
+// as the bundle it is.
+func (p *Publisher) loadWork(ctx context.Context, j *job, sum string) error {
+	err := p.begin(ctx, j)
+	if err == nil {
+		rules := p.rules(j)
+		if err = p.load(ctx, j, sum, rules); err == nil {
+			j.verdict = policy.Judge(j.im.Change, rules)
+		}
+	}
+	var refused *refusal
+	if errors.As(err, &refused) || errors.Is(err, errBaseMissing) {
+		p.log.Info("the kept work is not shown as a patch", "session", j.session.ID, "why", err)
+		j.im = Imported{}
+		return nil
+	}
+	return err
+}
+
+// keep writes the evidence files and the manifest that names them.
+func (p *Publisher) keep(ctx context.Context, j *job, checks []evidence.Check, verdict evidence.Verdict) (Kept, error) {
+	m, err := p.manifest(ctx, j, checks, verdict)
+	if err != nil {
+		return Kept{}, err
+	}
+	add := func(name, sum string, n int64) error {
+		m.Files = append(m.Files, evidence.File{Name: name, SHA256: sum, Bytes: n})
+		return p.listed(ctx, j.session.ID, name, sum, n)
+	}
+	if len(j.im.Change.Entries) > 0 {
+		sum, n, err := p.putPatch(ctx, j, nil)
+		if err != nil {
+			return Kept{}, err
+		}
+		if err := add(FilePatch, sum, n); err != nil {
+			return Kept{}, err
+		}
+		if w := j.verdict.Withheld; len(w) > 0 {
+			if sum, n, err = p.putPatch(ctx, j, w); err != nil {
+				return Kept{}, err
+			}
+			if err := add(FileWithheld, sum, n); err != nil {
+				return Kept{}, err
+			}
+		}
+	}
+	if err := p.known(ctx, j.session.ID, FileBundle, j.outcome.Bundle, add); err != nil {
+		return Kept{}, err
+	}
+	for _, c := range checks {
+		for _, f := range []struct{ ext, sum string }{{".out", c.Stdout}, {".err", c.Stderr}} {
+			if err := p.known(ctx, j.session.ID, "verify-"+fileName(c.Name)+f.ext, f.sum, add); err != nil {
+				return Kept{}, err
+			}
+		}
+	}
+	body, digest, err := m.Encode()
+	if err != nil {
+		return Kept{}, fmt.Errorf("write the manifest: %w", err)
+	}
+	if _, _, err := p.blobs.Put(ctx, j.session.ID, bytes.NewReader(body), maxEvidenceFile); err != nil {
+		return Kept{}, fmt.Errorf("store the manifest: %w", err)
+	}
+	if err := p.listed(ctx, j.session.ID, FileManifest, digest, int64(len(body))); err != nil {
+		return Kept{}, err
+	}
+	return Kept{m, digest}, nil
+}
+
+// known lists a file that is in the store already; one that is not is left out.
+func (p *Publisher) known(ctx context.Context, session, name, sum string, add func(string, string, int64) error) error {
+	if sum == "" {
+		return nil
+	}
+	n, err := p.blobs.Size(ctx, session, sum)
+	if errors.Is(err, storage.ErrBlobMissing) || errors.Is(err, storage.ErrBlobName) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for %s: %w", name, err)
+	}
+	return add(name, sum, n)
+}
+
+func (p *Publisher) listed(ctx context.Context, session, name, sum string, n int64) error {
+	err := p.db.Q().KeepEvidence(ctx, storage.KeepEvidenceParams{SessionID: session, Name: name, Sha256: sum, Bytes: n, Now: p.clock.Now()})
+	if err != nil {
+		return fmt.Errorf("list %s in the evidence: %w", name, err)
+	}
+	return nil
+}
+
+// putPatch stores the change, or what it does to some paths, with secrets
+// replaced. The patch is passed on as it is made.
+func (p *Publisher) putPatch(ctx context.Context, j *job, paths []string) (sum string, n int64, err error) {
+	pr, pw := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		w := p.redactor.Writer(pw)
+		complete, err := j.cell.patchForPeople(ctx, w, j.im, paths)
+		if err == nil {
+			err = w.Flush()
+		}
+		if err == nil && !complete {
+			_, err = io.WriteString(pw, "\n[cut here: the patch is longer than is kept; the bundle has all of it]\n")
+		}
+		pw.CloseWithError(err)
+		done <- err
+	}()
+	sum, n, err = p.blobs.Put(ctx, j.session.ID, pr, 2*maxEvidenceFile)
+	pr.CloseWithError(io.ErrClosedPipe) // the writer ends even if the store gave up
+	if werr := <-done; err == nil {
+		err = werr
+	}
+	if err != nil {
+		return "", 0, fmt.Errorf("store the patch: %w", err)
+	}
+	return sum, n, nil
+}
+
+var notInFileName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+
+func fileName(s string) string {
+	s = notInFileName.ReplaceAllString(s, "-")
+	if len(s) > 40 {
+		s = s[:40]
+	}
+	return strings.Trim(s, ".-")
+}
+
+// manifest describes the session.
+func (p *Publisher) manifest(ctx context.Context, j *job, checks []evidence.Check, verdict evidence.Verdict) (evidence.Manifest, error) {
+	s := j.session
+	t := j.outcome.Times
+	m := evidence.Manifest{
+		Version: evidence.ManifestVersion, Session: s.ID, Generation: int(s.Generation), Repository: j.repo.String(), Issue: int(s.IssueNumber),
+		BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha, Tip: j.outcome.Tip, Tree: j.outcome.Tree,
+		Verdict: verdict, Checks: p.clean(checks), SpecSource: s.SpecSource, ContextDigest: s.ContextDigest,
+		Times:   evidence.Times{Restore: t.Restore, Sync: t.Sync, Work: t.Work, VerifyRestore: t.VerifyRestore, Verify: t.Verify},
+		Harness: p.harness(j.spec),
+		Change:  evidence.Change{Withheld: j.verdict.Withheld},
+	}
+	m.Verdict.Words = p.redactor.String(verdict.Words)
+	for _, st := range j.im.Stats {
+		f := evidence.ChangedFile{Path: p.redactor.String(st.Path), Added: st.Added, Deleted: st.Deleted}
+		if st.Binary {
+			f.Added, f.Deleted = -1, -1
+		}
+		m.Change.Files = append(m.Change.Files, f)
+		m.Change.Added += st.Added
+		m.Change.Deleted += st.Deleted
+	}
+	restored, err := p.provenance(ctx, s)
+	if err != nil {
+		return m, err
+	}
+	m.Snapshot, m.Sandbox = restored.Snapshot, restored.Sandbox
+	return m, nil
+}
+
+// clean takes secrets out of what verification printed.
+func (p *Publisher) clean(checks []evidence.Check) []evidence.Check {
+	out := make([]evidence.Check, len(checks))
+	for i, c := range checks {
+		c.Run, c.Words = p.redactor.String(c.Run), p.redactor.String(c.Words)
+		if c.Tests != nil {
+			t := *c.Tests
+			t.Failures = slices.Clone(t.Failures)
+			for k, f := range t.Failures {
+				t.Failures[k] = evidence.Failure{Package: p.redactor.String(f.Package), Test: p.redactor.String(f.Test), Output: p.redactor.String(f.Output)}
+			}
+			c.Tests = &t
+		}
+		out[i] = c
+	}
+	return out
+}
+
+// Provenance is where a session's clones came from and where it ran.
+type Provenance struct {
+	Snapshot evidence.Snapshot
+	Sandbox  evidence.Sandbox
+}
+
+// Provenance of the attempt that counts, as far as it is known by now.
+func (p *Publisher) Provenance(ctx context.Context, s storage.Session) (Provenance, error) {
+	return p.provenance(ctx, s)
+}
+
+func (p *Publisher) provenance(ctx context.Context, s storage.Session) (Provenance, error) {
+	var out Provenance
+	out.Snapshot.ID = s.SnapshotID
+	at, err := p.db.Q().ReportAttempt(ctx, storage.ReportAttemptParams{SessionID: s.ID, Generation: s.Generation})
+	if storage.IsMissing(err) {
+		return out, nil
+	}
+	if err != nil {
+		return out, fmt.Errorf("look up the attempt of session %s: %w", s.ID, err)
+	}
+	var r wire.Restored
+	if at.Restore.Valid {
+		if err := json.Unmarshal(at.Restore.RawMessage, &r); err != nil {
+			return out, fmt.Errorf("read how session %s was restored: %w", s.ID, err)
+		}
+	}
+	out.Snapshot = evidence.Snapshot{ID: at.SnapshotID, Commit: r.Commit, Store: r.Store, Restore: r.Duration}
+	out.Sandbox = evidence.Sandbox{Tier: r.Tier, Limits: r.Limits}
+	snap, err := p.db.Q().ReportSnapshot(ctx, at.SnapshotID)
+	if storage.IsMissing(err) {
+		return out, nil
+	}
+	if err != nil {
+		return out, fmt.Errorf("look up the snapshot of session %s: %w", s.ID, err)
+	}
+	out.Snapshot.Commit = snap.CommitSha
+	if out.Snapshot.Store == "" {
+		out.Snapshot.Store = snap.Store
+	}
+	made := snap.CreatedAt
+	if snap.PublishedAt.Valid {
+		made = snap.PublishedAt.Time
+	}
+	out.Snapshot.Age = max(0, at.StartedAt.Sub(made)).Truncate(time.Second)
+	out.Snapshot.Drift = snap.CommitSha != s.BaseSha
+	return out, nil
+}

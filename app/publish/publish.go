@@ -1,0 +1,474 @@
+package publish
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"inspect/app/github"
+	"inspect/app/policy"
+	"inspect/checks/evidence"
+	"inspect/checks/redact"
+	"inspect/envs/proc"
+	"inspect/envs/spec"
+	"inspect/envs/wire"
+	"inspect/scheduler"
+	"inspect/storage"
+)
+
+// GitHub is what publishing asks of one installation; *github.Client has it.
+type GitHub interface {
+	Permission(ctx context.Context, repo github.Repo, login string) (github.Permission, error)
+	BranchRules(ctx context.Context, repo github.Repo, branch string) ([]github.Rule, error)
+	Ref(ctx context.Context, repo github.Repo, ref string) (string, error)
+	FindPullRequest(ctx context.Context, repo github.Repo, headBranch string) (github.PullRequest, bool, error)
+	CreatePullRequest(ctx context.Context, repo github.Repo, n github.NewPullRequest) (github.PullRequest, error)
+	PushToken(ctx context.Context, repositoryID int64) (wire.GitToken, error)
+}
+
+// Blobs is what publishing needs of the store of evidence; *storage.Blobs has it.
+type Blobs interface {
+	Put(ctx context.Context, session string, r io.Reader, limit int64) (sum string, n int64, err error)
+	Get(ctx context.Context, session, sum string) (io.ReadCloser, error)
+	Size(ctx context.Context, session, sum string) (int64, error)
+}
+
+// Options of a Publisher.
+type Options struct {
+	DB    *storage.DB
+	Blobs Blobs
+	// GitHub gives the client of an installation.
+	GitHub func(installation int64) GitHub
+	// CloneURL is where a repository is pushed to, without credentials.
+	CloneURL func(github.Repo) string
+	// Bot is the account commits are made by.
+	Bot func(context.Context) (github.Bot, error)
+	// Quarantine runs git over hostile data.
+	Quarantine Quarantine
+	// Mirrors is the directory of the bare mirrors, <repository id>.git each.
+	Mirrors string
+	// Fetch asks for a commit to be brought into a repository's mirror. It may
+	// return before that is done. nil: a missing base is only reported.
+	Fetch func(ctx context.Context, repositoryID int64, branch, commit string) error
+	// WorkDir holds quarantines and repositories while they are worked on. It is
+	// emptied of older ones. The sandbox's account must be able to pass through
+	// it and its parents (mode 0711).
+	WorkDir string
+	// Floor is the operator's bound on what may be published; zero values bound
+	// nothing.
+	Floor policy.Rules
+	// SessionURL is the address of a session's page; nil: none is written.
+	SessionURL func(session string) string
+	// Harness names the agent of a session to people; nil: what the
+	// configuration says.
+	Harness func(spec.Spec) evidence.Harness
+	// PushEnv is added to the environment of git push: proxies, CA files.
+	PushEnv  []string
+	Redactor *redact.Redactor // nil: patterns only
+	Clock    proc.Clock       // nil: the machine's
+	Log      *slog.Logger     // nil: slog.Default()
+}
+
+// Publisher publishes results and keeps their evidence. It is safe for
+// concurrent use; one session is worked on by one caller at a time.
+type Publisher struct {
+	db         *storage.DB
+	blobs      Blobs
+	github     func(int64) GitHub
+	cloneURL   func(github.Repo) string
+	bot        func(context.Context) (github.Bot, error)
+	quarantine Quarantine
+	mirrors    string
+	fetch      func(context.Context, int64, string, string) error
+	workDir    string
+	floor      policy.Rules
+	sessionURL func(string) string
+	harness    func(spec.Spec) evidence.Harness
+	pushEnv    []string
+	redactor   *redact.Redactor
+	clock      proc.Clock
+	log        *slog.Logger
+	steps      *Steps
+	turns      Turns
+}
+
+// workPrefix names the directories of WorkDir that are ours.
+const workPrefix = "publish-"
+
+// New checks the options and clears what an earlier process left in WorkDir.
+func New(o Options) (*Publisher, error) {
+	if o.DB == nil || o.Blobs == nil || o.GitHub == nil || o.CloneURL == nil || o.Bot == nil || o.Quarantine == nil || o.Mirrors == "" || o.WorkDir == "" {
+		return nil, errors.New("publish: an option that is needed is missing")
+	}
+	p := &Publisher{
+		db: o.DB, blobs: o.Blobs, github: o.GitHub, cloneURL: o.CloneURL, bot: o.Bot, quarantine: o.Quarantine,
+		mirrors: o.Mirrors, fetch: o.Fetch, workDir: o.WorkDir, floor: o.Floor, sessionURL: o.SessionURL, harness: o.Harness, pushEnv: o.PushEnv,
+		redactor: orEmpty(o.Redactor), clock: o.Clock, log: o.Log,
+	}
+	if p.clock == nil {
+		p.clock = proc.System()
+	}
+	if p.log == nil {
+		p.log = slog.Default()
+	}
+	if p.sessionURL == nil {
+		p.sessionURL = func(string) string { return "" }
+	}
+	if p.harness == nil {
+		p.harness = func(s spec.Spec) evidence.Harness {
+			return evidence.Harness{Kind: s.Harness.Kind, Label: s.Harness.Kind}
+		}
+	}
+	p.steps = &Steps{DB: o.DB, Clock: p.clock}
+	if err := os.MkdirAll(p.workDir, 0o711); err != nil {
+		return nil, fmt.Errorf("make the directory to publish from: %w", err)
+	}
+	if err := os.Chmod(p.workDir, 0o711); err != nil { // past the umask
+		return nil, fmt.Errorf("make the directory to publish from: %w", err)
+	}
+	old, err := os.ReadDir(p.workDir)
+	if err != nil {
+		return nil, fmt.Errorf("look into the directory to publish from: %w", err)
+	}
+	for _, e := range old {
+		if strings.HasPrefix(e.Name(), workPrefix) {
+			p.remove(filepath.Join(p.workDir, e.Name()))
+		}
+	}
+	return p, nil
+}
+
+// job is one session being published, with what is known of it.
+type job struct {
+	session storage.Session
+	spec    spec.Spec
+	outcome wire.Outcome
+	place   storage.PublishPlaceRow
+	repo    github.Repo
+	github  GitHub
+
+	dir     string // of this try, in WorkDir
+	mirror  string
+	cell    *cell
+	trusted *trusted
+	im      Imported
+	verdict policy.Verdict
+}
+
+// Publish judges the session's bundle, pushes it and finds or creates the draft
+// pull request. It is idempotent: whatever an earlier try did is found again.
+func (p *Publisher) Publish(ctx context.Context, s storage.Session) (scheduler.Published, error) {
+	release, err := p.turns.Take(ctx, s.ID)
+	if err != nil {
+		return scheduler.Published{}, err
+	}
+	defer release()
+	receipt, err := p.publish(ctx, s.ID)
+	if err != nil {
+		return settle(err)
+	}
+	return scheduler.Published{Receipt: &receipt}, nil
+}
+
+func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Receipt, error) {
+	var none scheduler.Receipt
+	j, err := p.job(ctx, session)
+	if err != nil {
+		return none, err
+	}
+	if err := j.open(); err != nil {
+		return none, err
+	}
+	checks, verdict, err := p.judgeVerification(ctx, j)
+	if err != nil {
+		return none, err
+	}
+	defer func() { p.remove(j.dir) }()
+	if err := p.begin(ctx, j); err != nil {
+		return none, err
+	}
+	branch, err := p.judgeChange(ctx, j)
+	if err != nil {
+		return none, err
+	}
+	head, tree, message, err := p.makeCommit(ctx, j)
+	if err != nil {
+		return none, err
+	}
+	if j.session.HeadSha != head {
+		if err := p.mayPush(ctx, j, offer{branch: branch, message: message.text, email: message.by.Email}); err != nil {
+			return none, err
+		}
+	}
+	kept, err := p.keep(ctx, j, checks, verdict)
+	if err != nil {
+		return none, err
+	}
+	if err := p.deliver(ctx, j, branch, head); err != nil {
+		return none, err
+	}
+	pr, err := p.pullRequest(ctx, j, github.NewPullRequest{
+		Title: subject(p.redactor, j.session),
+		Body:  pullBody(p.redactor, j.session, kept.Manifest, j.verdict.Risks, head, kept.Digest, p.sessionURL(session)),
+		Head:  branch, Base: j.session.BaseBranch, Draft: true,
+	})
+	if err != nil {
+		return none, err
+	}
+	return scheduler.Receipt{
+		Branch: branch, HeadSHA: head, Tree: tree, PullRequest: pr.Number, URL: pr.URL,
+		Evidence: kept.Digest, EventsHead: hex.EncodeToString(j.session.EventsHead), EventsCount: j.session.EventsCount,
+		Withheld: j.verdict.Withheld,
+	}, nil
+}
+
+// job reads the session as it is now.
+func (p *Publisher) job(ctx context.Context, session string) (*job, error) {
+	s, err := p.db.Q().PublishSession(ctx, session)
+	if err != nil {
+		return nil, fmt.Errorf("look up session %s: %w", session, err)
+	}
+	j := &job{session: s, mirror: filepath.Join(p.mirrors, strconv.FormatInt(s.RepositoryID, 10)+".git")}
+	if err := json.Unmarshal(s.Spec, &j.spec); err != nil {
+		return nil, fmt.Errorf("read the pinned configuration of session %s: %w", session, err)
+	}
+	if s.Outcome.Valid {
+		if err := json.Unmarshal(s.Outcome.RawMessage, &j.outcome); err != nil {
+			return nil, fmt.Errorf("read the outcome of session %s: %w", session, err)
+		}
+	}
+	if j.place, err = p.db.Q().PublishPlace(ctx, s.RepositoryID); err != nil {
+		return nil, fmt.Errorf("look up the repository of session %s: %w", session, err)
+	}
+	j.repo = github.Repo{ID: j.place.ID, Owner: j.place.Owner, Name: j.place.Name}
+	j.github = p.github(j.place.InstallationID)
+	return j, nil
+}
+
+// open refuses what the database already knows to be closed.
+func (j *job) open() error {
+	switch {
+	case j.place.RemovedAt.Valid || j.place.DeletedAt.Valid:
+		return refuse(ReasonGone, "The App was removed from the repository; the work is kept, but cannot be pushed.")
+	case j.place.SuspendedAt.Valid:
+		return refuse(ReasonGone, "The App's installation is suspended; the work is kept, but cannot be pushed.")
+	}
+	return nil
+}
+
+// judgeVerification asks that every command of the pinned configuration ran,
+// that it is the command that ran, and that it showed something.
+func (p *Publisher) judgeVerification(ctx context.Context, j *job) ([]evidence.Check, evidence.Verdict, error) {
+	checks, verdict, err := evidence.Judge(j.outcome.Results, p.opener(ctx, j.session.ID))
+	if err != nil {
+		return nil, verdict, err
+	}
+	if err := sameCommands(j.spec.Verify, j.outcome.Results); err != nil {
+		return checks, verdict, err
+	}
+	switch {
+	case j.outcome.Kind != wire.OutcomeVerified:
+		return checks, verdict, refuse(ReasonNotVerified, "The result was not verified.")
+	case verdict.Kind == evidence.Nothing:
+		return checks, verdict, refuse(scheduler.ReasonNothingVerified, "Nothing was shown about the result: %s", sentence(verdict.Words))
+	case verdict.Kind != evidence.Passed:
+		return checks, verdict, refuse(scheduler.ReasonVerifyFailed, "Verification failed: %s", sentence(verdict.Words))
+	}
+	return checks, verdict, nil
+}
+
+func sameCommands(want []spec.Verify, got []wire.VerifyResult) error {
+	if len(want) != len(got) {
+		return refuse(ReasonNotVerified, "%d verify commands are declared, but %d results were reported.", len(want), len(got))
+	}
+	for i, w := range want {
+		g := got[i]
+		if g.Name != w.Name || g.Run != w.Run || orExit(g.Report) != orExit(w.Report) {
+			return refuse(ReasonNotVerified, "The results that were reported are not those of the repository's verify commands.")
+		}
+	}
+	return nil
+}
+
+func orExit(report string) string {
+	if report == "" {
+		return spec.ReportExit
+	}
+	return report
+}
+
+// opener reads evidence files; one that was never uploaded is empty.
+func (p *Publisher) opener(ctx context.Context, session string) evidence.Opener {
+	return func(sum string) (io.ReadCloser, error) {
+		r, err := p.blobs.Get(ctx, session, sum)
+		if errors.Is(err, storage.ErrBlobMissing) || errors.Is(err, storage.ErrBlobName) {
+			return io.NopCloser(strings.NewReader("")), nil
+		}
+		return r, err
+	}
+}
+
+// begin makes the directories of this try. They are the caller's to remove,
+// also after an error.
+func (p *Publisher) begin(ctx context.Context, j *job) error {
+	var b [16]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return fmt.Errorf("make a directory to publish from: %w", err)
+	}
+	j.dir = filepath.Join(p.workDir, workPrefix+hex.EncodeToString(b[:]))
+	for _, d := range []string{"", "q"} {
+		full := filepath.Join(j.dir, d)
+		if err := os.Mkdir(full, 0o711); err != nil {
+			return fmt.Errorf("make a directory to publish from: %w", err)
+		}
+		if err := os.Chmod(full, 0o711); err != nil { // past the umask
+			return fmt.Errorf("make a directory to publish from: %w", err)
+		}
+	}
+	cell, err := newCell(p.quarantine, "quarantine-"+j.session.ID+"-"+hex.EncodeToString(b[:4]), filepath.Join(j.dir, "q"), j.mirror)
+	if errors.Is(err, fs.ErrNotExist) {
+		return p.baseMissing(ctx, j)
+	}
+	j.cell = cell
+	return err
+}
+
+// baseMissing asks for the base commit and is the error that says so.
+func (p *Publisher) baseMissing(ctx context.Context, j *job) error {
+	if p.fetch == nil {
+		return errBaseMissing
+	}
+	if err := p.fetch(ctx, j.session.RepositoryID, j.session.BaseBranch, j.session.BaseSha); err != nil {
+		return fmt.Errorf("%w, and it could not be asked for: %w", errBaseMissing, err)
+	}
+	return fmt.Errorf("%w; it was asked for", errBaseMissing)
+}
+
+// remove deletes a directory of ours. What cannot be deleted is told, and tried
+// again when the program starts.
+func (p *Publisher) remove(dir string) {
+	if dir == "" {
+		return
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		p.log.Warn("a directory of publishing could not be removed", "dir", dir, "error", err)
+	}
+}
+
+// load imports the bundle with the given digest into the job's cell.
+func (p *Publisher) load(ctx context.Context, j *job, sum string, rules policy.Rules) error {
+	r, err := p.blobs.Get(ctx, j.session.ID, sum)
+	if errors.Is(err, storage.ErrBlobMissing) || errors.Is(err, storage.ErrBlobName) {
+		return refuse(scheduler.ReasonNoBundle, "The result was announced, but its bundle was never uploaded.")
+	}
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	j.im, err = j.cell.importBundle(ctx, r, j.session.BaseSha, rules.MaxBytes)
+	if errors.Is(err, errBaseMissing) {
+		return p.baseMissing(ctx, j)
+	}
+	return err
+}
+
+// rules are the stricter of the pinned configuration and the floor.
+func (p *Publisher) rules(j *job) policy.Rules {
+	r := policy.PublishRules(j.spec.Publish).Stricter(p.floor)
+	r.Find = p.redactor.Find
+	return r
+}
+
+// judgeChange imports the result and asks policy about it. It returns the
+// branch the result goes to.
+func (p *Publisher) judgeChange(ctx context.Context, j *job) (string, error) {
+	rules := p.rules(j)
+	if err := p.load(ctx, j, j.outcome.Bundle, rules); err != nil {
+		return "", err
+	}
+	if j.im.Tip != j.outcome.Tip || j.im.Tree != j.outcome.Tree {
+		return "", refuse(ReasonNotVerified, "The bundle holds %.10s, but what was verified is %.10s.", j.im.Tip, j.outcome.Tip)
+	}
+	s := j.session
+	branch := s.Branch
+	if branch == "" {
+		branch = policy.BranchName(rules.Prefix, int(s.IssueNumber), p.redactor.String(s.Title), s.ID)
+	}
+	change := j.im.Change
+	change.Branch = branch
+	j.verdict = policy.Judge(change, rules)
+	if r := j.verdict.Refusal; r != nil {
+		state := scheduler.Failed
+		if r.Reason == policy.ReasonNoChange {
+			state = scheduler.NoChange
+		}
+		return "", &refusal{state, r.Reason, r.Words}
+	}
+	return branch, nil
+}
+
+// message is a commit message and who it is by.
+type message struct {
+	text string
+	by   Identity
+}
+
+// makeCommit makes the commit to push in a fresh trusted repository.
+func (p *Publisher) makeCommit(ctx context.Context, j *job) (head, tree string, m message, err error) {
+	bot, err := p.bot(ctx)
+	if err != nil {
+		// Whatever GitHub says here, it is not about this session's repository.
+		return "", "", m, fmt.Errorf("ask who the App is: %v", err)
+	}
+	s := j.session
+	m = message{
+		text: commitMessage(p.redactor, s, j.im.Messages, p.sessionURL(s.ID)),
+		by:   identity(bot.Login, fmt.Sprintf("%d+%s@users.noreply.github.com", bot.ID, bot.Login)),
+	}
+	if j.trusted, err = newTrusted(j.dir, j.mirror); err != nil {
+		return "", "", m, err
+	}
+	if err = j.trusted.adopt(j.cell.dir, j.im.Pack); err != nil {
+		return "", "", m, err
+	}
+	if tree, err = j.trusted.tree(ctx, j.im, j.verdict.Withheld); err != nil {
+		return "", "", m, err
+	}
+	head, err = j.trusted.commit(ctx, tree, s.BaseSha, m.text, m.by, s.CreatedAt)
+	return head, tree, m, err
+}
+
+// mayPush asks again, at the last moment, whether the requester may write here
+// and whether rules of the repository would let the push pass.
+func (p *Publisher) mayPush(ctx context.Context, j *job, o offer) error {
+	s := j.session
+	perm, err := j.github.Permission(ctx, j.repo, s.RequesterLogin)
+	if err != nil {
+		return fmt.Errorf("ask for the permission of %s: %w", s.RequesterLogin, err)
+	}
+	if !perm.Write || perm.UserID != 0 && perm.UserID != s.RequesterID {
+		return &refusal{scheduler.Stopped, ReasonDenied, fmt.Sprintf("%s, who asked for this, may not write to the repository any more.", s.RequesterLogin)}
+	}
+	rules, err := j.github.BranchRules(ctx, j.repo, o.branch)
+	switch {
+	case errors.Is(err, github.ErrDenied), errors.Is(err, github.ErrNotFound):
+		// Plans without rulesets answer like this; the push itself decides.
+		return nil
+	case err != nil:
+		return fmt.Errorf("read the rules for %s: %w", o.branch, err)
+	}
+	if why := refusedBy(rules, o); why != "" {
+		return refuse(ReasonRules, "The repository's rules stand in the way: %s. Leave %s/** out of the rule or let the App bypass it.", why, strings.SplitN(o.branch, "/", 2)[0])
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package publish
+
+import (
+	"encoding/base64"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestPushCommand(t *testing.T) {
+	tr := &trusted{dir: "/var/lib/inspect/trusted.git"}
+	token := "ghs_" + strings.Repeat("a1B2", 9)
+	cmd, secret, err := tr.pushCommand("https://github.com/octocat/hello.git", token, shaA, "inspect/1-x", shaB, []string{"HTTPS_PROXY=http://proxy:3128"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dec, _ := base64.StdEncoding.DecodeString(secret); string(dec) != "x-access-token:"+token {
+		t.Errorf("the secret is %q", dec)
+	}
+	argv := strings.Join(cmd.Argv, " ")
+	if strings.Contains(argv, token) || strings.Contains(argv, secret) {
+		t.Errorf("the token is in the arguments: %s", argv)
+	}
+	for _, want := range []string{"--porcelain", "--force-with-lease=refs/heads/inspect/1-x:" + shaB, shaA + ":refs/heads/inspect/1-x"} {
+		if !slices.Contains(cmd.Argv, want) {
+			t.Errorf("the arguments %q lack %s", cmd.Argv, want)
+		}
+	}
+	if strings.Contains(argv, "--delete") || strings.Contains(argv, "+"+shaA) || slices.Contains(cmd.Argv, "--force") || slices.Contains(cmd.Argv, "-f") {
+		t.Errorf("the arguments force or delete: %q", cmd.Argv)
+	}
+	for _, want := range []string{
+		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0", "GIT_TRACE=0", "HTTPS_PROXY=http://proxy:3128",
+		"GIT_DIR=/var/lib/inspect/trusted.git",
+	} {
+		if !slices.Contains(cmd.Env, want) {
+			t.Errorf("the environment lacks %s", want)
+		}
+	}
+	config := map[string]string{}
+	for _, e := range cmd.Env {
+		if n, key, ok := strings.Cut(strings.TrimPrefix(e, "GIT_CONFIG_KEY_"), "="); ok && strings.HasPrefix(e, "GIT_CONFIG_KEY_") {
+			for _, v := range cmd.Env {
+				if value, ok := strings.CutPrefix(v, "GIT_CONFIG_VALUE_"+n+"="); ok {
+					config[key] = value
+				}
+			}
+		}
+	}
+	for key, want := range map[string]string{
+		"http.https://github.com/.extraHeader": "Authorization: Basic " + secret,
+		"http.followRedirects":                 "false", "credential.helper": "", "core.hooksPath": "/dev/null",
+		"protocol.allow": "never", "protocol.https.allow": "always",
+	} {
+		if got, set := config[key]; !set || got != want {
+			t.Errorf("%s is %q (%v), want %q", key, got, set, want)
+		}
+	}
+	for _, remote := range []string{"https://x:y@github.com/a/b.git", "ssh://github.com/a/b", "file:///etc", "/etc", "git@github.com:a/b", "ext::sh -c x", ""} {
+		if _, _, err := tr.pushCommand(remote, token, shaA, "inspect/1-x", "", nil); err == nil {
+			t.Errorf("%q is taken for a remote", remote)
+		}
+	}
+}
+
+func TestReadPush(t *testing.T) {
+	const ref = "refs/heads/inspect/1-x"
+	line := func(flag, summary string) string {
+		return "To https://github.com/octocat/hello.git\n" + flag + "\t" + shaA + ":" + ref + "\t" + summary + "\nDone\n"
+	}
+	for name, c := range map[string]struct {
+		stdout, stderr string
+		code           int
+		end            pushEnd
+		words          string
+	}{
+		"new branch":   {line("*", "[new branch]"), "", 0, pushed, ""},
+		"fast-forward": {line(" ", "a..b"), "", 0, pushed, ""},
+		"forced":       {line("+", "a...b (forced update)"), "", 0, pushed, ""},
+		"up to date":   {line("=", "[up to date]"), "", 0, pushed, ""},
+		"stale":        {line("!", "[rejected] (stale info)"), "error: failed to push some refs", 1, pushStale, "somebody else"},
+		"hook": {line("!", "[remote rejected] (pre-receive hook declined)"),
+			"remote: error: GH013: Repository rule violations found for refs/heads/x.        \nremote: \nremote: - Commits must have verified signatures.\nerror: failed", 1,
+			pushRefused, "GH013: Repository rule violations found for refs/heads/x. - Commits must have verified signatures. (pre-receive hook declined)"},
+		"workflow": {line("!", "[remote rejected] (refusing to allow a GitHub App to create or update workflow `.github/workflows/x.yml` without `workflows` permission)"), "", 1,
+			pushRefused, "without `workflows` permission"},
+		"another ref's line":    {"To x\n*\t" + shaA + ":refs/heads/other\t[new branch]\nDone\n", "", 0, pushUnclear, ""},
+		"401":                   {"", "fatal: Authentication failed for 'https://github.com/octocat/hello.git/'", 128, pushDenied, "Authentication failed"},
+		"403":                   {"", "remote: Write access to repository not granted.\nfatal: unable to access 'https://github.com/x/': The requested URL returned error: 403", 128, pushDenied, "Write access to repository not granted."},
+		"archived":              {"", "remote: This repository was archived so it is read-only.\nfatal: unable to access 'https://github.com/x/': The requested URL returned error: 403", 128, pushGone, "archived"},
+		"404":                   {"", "remote: Repository not found.\nfatal: repository 'https://github.com/x/' not found", 128, pushGone, "not found"},
+		"502":                   {"", "fatal: unable to access 'https://github.com/x/': The requested URL returned error: 502", 128, pushUnclear, "502"},
+		"no network":            {"", "fatal: unable to access 'https://github.com/x/': Could not resolve host: github.com", 128, pushUnclear, "resolve"},
+		"killed":                {"", "", 137, pushUnclear, ""},
+		"a success that failed": {line("*", "[new branch]"), "fatal: the remote end hung up unexpectedly", 1, pushUnclear, "hung up"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			end, words := readPush(c.stdout, c.stderr, ref, c.code)
+			if end != c.end || !strings.Contains(words, c.words) {
+				t.Errorf("%d %q, want %d %q", end, words, c.end, c.words)
+			}
+		})
+	}
+}

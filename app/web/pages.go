@@ -1,0 +1,227 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"inspect/envs/proc"
+	"inspect/storage"
+)
+
+//go:embed templates
+var templates embed.FS
+
+// PagesOptions of people's pages.
+type PagesOptions struct {
+	DB    *storage.DB
+	Blobs *storage.Blobs
+	// Token opens the pages; only its hash is kept. It must not be empty.
+	Token string
+	// TokenPlace says where the token is found, in words that end a sentence:
+	// "in the first lines of the log", "in /var/lib/inspect/token".
+	TokenPlace string
+	// AllowedHosts are the names the listener is reached by, besides those of
+	// this machine's loopback: "inspect.example" or "inspect.example:8443".
+	AllowedHosts []string
+	// GitHub is where issues are shown: "https://github.com". Empty: no links to it.
+	GitHub string
+	Clock  proc.Clock   // nil is the machine's
+	Log    *slog.Logger // nil is slog.Default()
+}
+
+type pages struct {
+	db     *storage.DB
+	blobs  *storage.Blobs
+	gate   *gate
+	place  string
+	github string
+	clock  proc.Clock
+	log    *slog.Logger
+	tmpl   *template.Template
+	style  []byte
+}
+
+// NewPages returns the handler of the people's listener.
+func NewPages(o PagesOptions) (http.Handler, error) {
+	if len(o.Token) < 16 {
+		return nil, errors.New("the access token of the pages has fewer than 16 characters: it could be guessed")
+	}
+	p := &pages{
+		db: o.DB, blobs: o.Blobs, gate: newGate(o.Token, o.AllowedHosts), place: o.TokenPlace,
+		github: o.GitHub, clock: o.Clock, log: o.Log,
+	}
+	if p.clock == nil {
+		p.clock = proc.System()
+	}
+	if p.log == nil {
+		p.log = slog.Default()
+	}
+	if p.place == "" {
+		p.place = "in what inspect serve printed when it started"
+	}
+	var err error
+	if p.tmpl, err = template.New("").Funcs(functions).ParseFS(templates, "templates/*.html"); err != nil {
+		return nil, err
+	}
+	if p.style, err = templates.ReadFile("templates/style.css"); err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", p.list)
+	mux.HandleFunc("GET /sessions/{id}", p.session)
+	mux.HandleFunc("GET /sessions.json", p.sessionsJSON)
+	mux.HandleFunc("GET /environments.json", p.environmentsJSON)
+	mux.HandleFunc("GET /sessions/{id}/files/{sha256}", p.file)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		p.fail(w, http.StatusNotFound, "Nothing here", "There is no such page.")
+	})
+	return p.guard(mux), nil
+}
+
+// guard lets in who may come in.
+func (p *pages) guard(next http.Handler) http.Handler {
+	healthz := health(func(ctx context.Context) error { return p.db.Pool().Ping(ctx) })
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		secure(w.Header())
+		switch {
+		case !p.gate.hostAllowed(r):
+			http.Error(w, "This server does not answer to that name. Whoever runs it can allow the name.", http.StatusMisdirectedRequest)
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "These pages are only read.", http.StatusMethodNotAllowed)
+		case r.URL.Path == "/healthz":
+			healthz(w, r)
+		case r.URL.Path == "/style.css":
+			w.Header().Set("Content-Type", "text/css; charset=utf-8")
+			_, _ = w.Write(p.style)
+		case r.URL.Query().Has("token") && p.gate.enter(w, r, r.URL.Query().Get("token")):
+		case p.gate.knows(r):
+			next.ServeHTTP(w, r)
+		default:
+			p.locked(w, r)
+		}
+	})
+}
+
+// locked is the page for those without the token.
+func (p *pages) locked(w http.ResponseWriter, r *http.Request) {
+	v := map[string]any{"Place": p.place, "Wrong": r.URL.Query().Has("token")}
+	// A link on GitHub comes without our strict cookie. Loading the page once
+	// more from here brings it, if there is one.
+	if r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") == "navigate" {
+		v["Again"] = true
+	}
+	w.Header().Set("WWW-Authenticate", `Bearer realm="inspect"`)
+	p.render(w, http.StatusUnauthorized, "locked.html", v)
+}
+
+func (p *pages) fail(w http.ResponseWriter, status int, title, words string) {
+	p.render(w, status, "error.html", map[string]any{"Title": title, "Words": words})
+}
+
+// broken is our own failure: logged, and told without details.
+func (p *pages) broken(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil {
+		return
+	}
+	p.log.ErrorContext(r.Context(), "a page failed", "path", r.URL.Path, "error", err)
+	p.fail(w, http.StatusInternalServerError, "Something broke here", "The reason is in the server's log. Try again.")
+}
+
+// render makes the whole page first, so that a failure is never half a page.
+func (p *pages) render(w http.ResponseWriter, status int, name string, v any) {
+	var b bytes.Buffer
+	if err := p.tmpl.ExecuteTemplate(&b, name, v); err != nil {
+		p.log.Error("a page could not be made", "page", name, "error", err)
+		http.Error(w, "Something broke here; the reason is in the server's log.", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes())
+}
+
+const listLength = 50
+
+// list shows the sessions, newest first.
+func (p *pages) list(w http.ResponseWriter, r *http.Request) {
+	before, beforeID := p.clock.Now().Add(24*time.Hour), ""
+	if s := r.URL.Query().Get("before"); s != "" {
+		us, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			p.fail(w, http.StatusBadRequest, "That is no page", "The address is not one of ours.")
+			return
+		}
+		before, beforeID = time.UnixMicro(us), r.URL.Query().Get("id")
+	}
+	rows, err := p.db.Q().WebSessions(r.Context(), storage.WebSessionsParams{Before: before, BeforeID: beforeID, AtMost: listLength + 1})
+	if err != nil {
+		p.broken(w, r, err)
+		return
+	}
+	v := listView{Now: p.clock.Now()}
+	if len(rows) > listLength {
+		rows = rows[:listLength]
+		last := rows[listLength-1]
+		v.Older = fmt.Sprintf("/?before=%d&id=%s", last.CreatedAt.UnixMicro(), last.ID)
+	}
+	for _, row := range rows {
+		v.Sessions = append(v.Sessions, listRow{
+			ID: row.ID, Title: row.Title, Repository: row.Owner + "/" + row.Name, Issue: int(row.IssueNumber),
+			Requester: row.RequesterLogin, State: stateView(row.State), Reason: row.Reason, Queue: row.QueueReason,
+			PullRequest: int(row.PullRequest), Created: row.CreatedAt, Finished: row.FinishedAt.Time,
+		})
+		v.Live = v.Live || !row.FinishedAt.Valid
+	}
+	p.render(w, http.StatusOK, "list.html", v)
+}
+
+// file gives one evidence file away. It is never shown by the browser in our
+// name: its content may be anybody's.
+func (p *pages) file(w http.ResponseWriter, r *http.Request) {
+	id, sum := r.PathValue("id"), r.PathValue("sha256")
+	if !sessionID.MatchString(id) || !digest.MatchString(sum) {
+		p.fail(w, http.StatusNotFound, "No such file", "The address is not one of ours.")
+		return
+	}
+	size, err := p.db.Q().WebArtifact(r.Context(), storage.WebArtifactParams{SessionID: id, Sha256: sum})
+	if storage.IsMissing(err) {
+		p.fail(w, http.StatusNotFound, "No such file", "This session has no file of that digest.")
+		return
+	}
+	if err != nil {
+		p.broken(w, r, err)
+		return
+	}
+	content, err := p.blobs.Get(r.Context(), id, sum)
+	if errors.Is(err, storage.ErrBlobMissing) {
+		p.fail(w, http.StatusNotFound, "No such file", "The file was there once and is not in the store any more.")
+		return
+	}
+	if err != nil {
+		p.broken(w, r, err)
+		return
+	}
+	defer content.Close()
+	h := w.Header()
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("Content-Disposition", `attachment; filename="`+fileName(r.URL.Query().Get("name"), id, sum)+`"`)
+	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
+	h.Set("Content-Length", strconv.FormatInt(size, 10))
+	if r.Method == http.MethodHead {
+		return
+	}
+	if n, err := io.Copy(w, content); err != nil || n != size {
+		p.log.WarnContext(r.Context(), "an evidence file could not be sent whole", "session", id, "sha256", sum, "error", err)
+		panic(http.ErrAbortHandler)
+	}
+}

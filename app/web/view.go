@@ -1,0 +1,292 @@
+package web
+
+import (
+	"fmt"
+	"html/template"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"inspect/checks/evidence"
+	"inspect/scheduler"
+	"inspect/storage"
+)
+
+// The types below are what the templates see. Every string in them may come
+// from a stranger; html/template escapes them all.
+
+type listView struct {
+	Sessions []listRow
+	Older    string
+	Live     bool
+	Now      time.Time
+}
+
+type listRow struct {
+	ID, Title, Repository, Requester, Reason, Queue string
+	Issue, PullRequest                              int
+	State                                           state
+	Created, Finished                               time.Time
+}
+
+// state is a state for people. Class is one of ok, bad, still, live.
+type state struct {
+	Name, Title, Class string
+}
+
+func stateView(s storage.SessionState) state {
+	titles := map[storage.SessionState]string{
+		scheduler.Queued: "Queued", scheduler.Placing: "Looking for a machine", scheduler.Restoring: "Restoring the environment",
+		scheduler.Working: "Working", scheduler.Verifying: "Verifying in a clean clone", scheduler.Publishing: "Publishing",
+		scheduler.NeedsApproval: "Waiting for approval", scheduler.Delivered: "Delivered", scheduler.NoChange: "Nothing to deliver",
+		scheduler.Failed: "Failed", scheduler.Stopped: "Stopped", scheduler.TimedOut: "Out of time",
+		scheduler.OverBudget: "Over budget", scheduler.Infrastructure: "The machinery failed",
+	}
+	v := state{Name: string(s), Title: titles[s], Class: "still"}
+	switch {
+	case !scheduler.Terminal(s):
+		v.Class = "live"
+	case s == scheduler.Delivered:
+		v.Class = "ok"
+	case s == scheduler.Failed, s == scheduler.TimedOut:
+		v.Class = "bad"
+	}
+	if v.Title == "" {
+		v.Title = string(s)
+	}
+	return v
+}
+
+type sessionView struct {
+	ID, Title, Repository, Requester string
+	Issue                            int
+	IssueURL                         string
+	State                            state
+	Reason, Words, Queue             string
+	Live, Refresh, Still             bool
+	Conclusion                       string
+
+	Created, Started, Finished time.Time
+	Took                       time.Duration
+	Phases                     []phaseView
+
+	BaseBranch, BaseSHA         string
+	Request, Prompt, PromptHash string
+	SpecSource                  string
+
+	Verdict string
+	Checks  []checkView
+	Change  *evidence.Change
+	Size    string
+
+	Snapshot *snapshotView
+	Harness  string
+	Tier     string
+	Limits   string
+	Attempts []attemptView
+
+	Receipt *receiptView
+	Files   []fileView
+
+	Events      []eventView
+	EventsTotal int64
+	Older       string
+}
+
+type phaseView struct {
+	Name string
+	Took time.Duration
+}
+
+type checkView struct {
+	evidence.Check
+	StdoutURL, StderrURL string
+}
+
+type snapshotView struct {
+	ID, Commit, Store, Drift string
+	Age, Restore             time.Duration
+}
+
+type attemptView struct {
+	Generation int
+	Engine     string
+	Node       string
+	Started    time.Time
+	Ended      time.Time
+	Words      string
+}
+
+type receiptView struct {
+	scheduler.Receipt
+	CheckRun int64
+}
+
+type fileView struct {
+	Name, SHA256, URL string
+	Bytes             int64 // -1: not known
+}
+
+func (p *pages) sessionView(f *facts, events []storage.WebEventsRow) sessionView {
+	s := f.row
+	v := sessionView{
+		ID: s.ID, Title: s.Title, Repository: f.repository.Owner + "/" + f.repository.Name,
+		Requester: s.RequesterLogin, Issue: int(s.IssueNumber),
+		State: stateView(s.State), Reason: s.Reason, Words: s.Words, Queue: s.QueueReason,
+		Live:       !scheduler.Terminal(s.State) || !s.ReportedAt.Valid,
+		Conclusion: conclusion(s.State),
+		Created:    s.CreatedAt, Started: s.StartedAt.Time, Finished: s.FinishedAt.Time,
+		BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha,
+		Request: s.Request, Prompt: s.Prompt, PromptHash: s.ContextDigest, SpecSource: s.SpecSource,
+		Harness: f.harness(), Files: f.files, EventsTotal: s.EventsCount,
+	}
+	if p.github != "" {
+		v.IssueURL = fmt.Sprintf("%s/%s/%s/issues/%d", strings.TrimRight(p.github, "/"), url.PathEscape(f.repository.Owner), url.PathEscape(f.repository.Name), s.IssueNumber)
+	}
+	end := v.Finished
+	if end.IsZero() {
+		end = p.clock.Now()
+	}
+	v.Took = end.Sub(v.Created)
+	if f.restored != nil {
+		v.Tier, v.Limits = f.restored.Tier, f.restored.Limits
+	}
+	v.addTimes(f)
+	v.addEvidence(f)
+	v.addSnapshot(f)
+	if r := f.receipt; r != nil {
+		v.Receipt = &receiptView{Receipt: *r, CheckRun: s.CheckRunID}
+	}
+	for _, a := range f.attempts {
+		v.Attempts = append(v.Attempts, attemptView{
+			Generation: int(a.Generation), Engine: a.Engine, Node: a.Node,
+			Started: a.StartedAt, Ended: a.EndedAt.Time, Words: a.EndWords,
+		})
+	}
+	v.Events = timeline(events)
+	if len(events) == eventsOnPage && events[0].Seq > 1 {
+		v.Older = fmt.Sprintf("/sessions/%s?before=%d#timeline", s.ID, events[0].Seq)
+	}
+	return v
+}
+
+func (v *sessionView) addTimes(f *facts) {
+	t := f.times()
+	for _, x := range []phaseView{
+		{"restore", f.restore()}, {"synchronise", t.Sync}, {"work", t.Work}, {"take the result", t.Bundle},
+		{"restore for verification", t.VerifyRestore}, {"verify", t.Verify},
+	} {
+		if x.Took > 0 {
+			v.Phases = append(v.Phases, x)
+		}
+	}
+}
+
+func (v *sessionView) addEvidence(f *facts) {
+	for _, c := range f.checks() {
+		cv := checkView{Check: c}
+		if digest.MatchString(c.Stdout) {
+			cv.StdoutURL = fileURL(v.ID, c.Name+".stdout.txt", c.Stdout)
+		}
+		if digest.MatchString(c.Stderr) {
+			cv.StderrURL = fileURL(v.ID, c.Name+".stderr.txt", c.Stderr)
+		}
+		v.Checks = append(v.Checks, cv)
+	}
+	m := f.manifest
+	if m == nil {
+		return
+	}
+	v.Verdict = m.Verdict.Words
+	v.Change = &m.Change
+	v.Size = fmt.Sprintf("+%d −%d in %d %s", m.Change.Added, m.Change.Deleted, len(m.Change.Files), plural(len(m.Change.Files), "file", "files"))
+	v.Tier, v.Limits = m.Sandbox.Tier, m.Sandbox.Limits
+}
+
+func (v *sessionView) addSnapshot(f *facts) {
+	const same, other = "the commit the session starts from", "older than the commit the session starts from; synchronised before the work"
+	drift := func(d bool) string {
+		if d {
+			return other
+		}
+		return same
+	}
+	switch m, n := f.manifest, f.snapshot; {
+	case m != nil && m.Snapshot.ID != "":
+		v.Snapshot = &snapshotView{ID: m.Snapshot.ID, Commit: m.Snapshot.Commit, Store: m.Snapshot.Store, Drift: drift(m.Snapshot.Drift), Age: m.Snapshot.Age, Restore: m.Snapshot.Restore}
+	case n != nil:
+		v.Snapshot = &snapshotView{ID: n.ID, Commit: n.CommitSha, Store: n.Store, Drift: drift(n.CommitSha != f.row.BaseSha), Restore: f.restore()}
+		if n.PublishedAt.Valid && f.row.StartedAt.Valid {
+			v.Snapshot.Age = f.row.StartedAt.Time.Sub(n.PublishedAt.Time)
+		}
+	}
+}
+
+func fileURL(session, name, sum string) string {
+	return "/sessions/" + session + "/files/" + sum + "?name=" + url.QueryEscape(name)
+}
+
+var unsafeInName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+
+// fileName is what a download is saved as: safe in a header and on any disk,
+// and never mistaken for something of the reader's own.
+func fileName(name, session, sum string) string {
+	name = strings.Trim(unsafeInName.ReplaceAllString(name, "_"), "._-")
+	if name == "" {
+		name = sum[:12]
+	}
+	if len(name) > 100 {
+		name = name[len(name)-100:]
+	}
+	return "inspect-" + session + "-" + name
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+// functions the templates use.
+var functions = template.FuncMap{
+	"short": func(s string) string { return s[:min(len(s), 12)] },
+	"took":  took,
+	"stamp": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	"size":  size,
+	"count": func(n int) string {
+		if n < 0 {
+			return "binary"
+		}
+		return fmt.Sprint(n)
+	},
+}
+
+// took is a duration in the unit a person would use.
+func took(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%d min %d s", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+func size(n int64) string {
+	switch {
+	case n < 0:
+		return ""
+	case n < 1<<10:
+		return fmt.Sprintf("%d B", n)
+	case n < 1<<20:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+}

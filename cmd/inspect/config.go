@@ -1,0 +1,123 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// serveConfig is the configuration of `inspect serve`. Each flag can also be
+// given as an environment variable: --listen-hooks is INSPECT_LISTEN_HOOKS. A
+// flag wins. Secrets are never values, only files that hold them.
+type serveConfig struct {
+	Data        string
+	PostgresURL string
+	EvidenceURL string
+
+	AppID          int64
+	KeyFile        string
+	SecretFile     string
+	OldSecretFile  string
+	API, Git       string
+	WriteSpacing   time.Duration
+	Hooks          string
+	People         string
+	PublicURL      string
+	Machines       string
+	Labels         []string
+	HarnessCommand string
+	HarnessLabel   string
+	Expose         []string
+	Limits         string
+	MaxSessions    int
+	SandboxUID     int
+	RunnerUID      int
+	LogFormat      string
+}
+
+func (c *serveConfig) flags(f *pflag.FlagSet) {
+	f.StringVar(&c.Data, "data", "/var/lib/inspect", "directory of everything Inspect keeps")
+	f.StringVar(&c.PostgresURL, "postgres-url", "", "database to use instead of a private one in the data directory")
+	f.StringVar(&c.EvidenceURL, "evidence-url", "", "where evidence is kept (file://, default: in the data directory)")
+	f.Int64Var(&c.AppID, "github-app-id", 0, "id of the GitHub App")
+	f.StringVar(&c.KeyFile, "github-key-file", "", "file with the App's private key (PEM)")
+	f.StringVar(&c.SecretFile, "webhook-secret-file", "", "file with the webhook secret")
+	f.StringVar(&c.OldSecretFile, "webhook-secret-previous-file", "", "file with the secret before a rotation, still accepted")
+	f.StringVar(&c.API, "github-api", "https://api.github.com", "base address of the REST API (GHES: https://HOST/api/v3)")
+	f.StringVar(&c.Git, "github-git", "https://github.com", "base address of repositories")
+	f.DurationVar(&c.WriteSpacing, "github-write-spacing", time.Second, "least time between two writes to GitHub of one installation")
+	f.StringVar(&c.Hooks, "listen-hooks", "127.0.0.1:7460", "address for webhooks")
+	f.StringVar(&c.People, "listen-people", "127.0.0.1:7461", "address for people's pages")
+	f.StringVar(&c.PublicURL, "public-url", "", "address of people's pages in links (default: http://ADDRESS of --listen-people)")
+	f.StringVar(&c.Machines, "listen-machines", "127.0.0.1:7462", "address for runners and node daemons")
+	f.StringSliceVar(&c.Labels, "label", []string{"inspect"}, "labels that may start a session; a repository's file can only narrow them")
+	f.StringVar(&c.HarnessCommand, "harness-command", "", "shell line of the agent for repositories that name none")
+	f.StringVar(&c.HarnessLabel, "harness-label", "", "what that agent is called on GitHub (default: its first word)")
+	f.StringSliceVar(&c.Expose, "expose", nil, "host directories that sandboxes may read, at the same path")
+	f.StringVar(&c.Limits, "limits", "enforce", "enforce, or best-effort where cgroups cannot be had")
+	f.IntVar(&c.MaxSessions, "max-sessions", 4, "sessions at once, of all repositories together")
+	f.IntVar(&c.SandboxUID, "sandbox-uid", 64001, "account id of sandboxes when started as root")
+	f.IntVar(&c.RunnerUID, "runner-uid", 64002, "account id of runners when started as root")
+	f.StringVar(&c.LogFormat, "log", "text", "text or json")
+}
+
+// fromEnvironment sets every flag that was not given from its variable.
+func fromEnvironment(f *pflag.FlagSet) error {
+	var first error
+	f.VisitAll(func(flag *pflag.Flag) {
+		name := "INSPECT_" + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
+		value, ok := os.LookupEnv(name)
+		if flag.Changed || !ok || first != nil {
+			return
+		}
+		if err := f.Set(flag.Name, value); err != nil {
+			first = usagef("%s: %w", name, err)
+		}
+	})
+	return first
+}
+
+// check completes the configuration and refuses what cannot work.
+func (c *serveConfig) check() error {
+	switch {
+	case c.AppID <= 0:
+		return usagef("--github-app-id is missing: it stands on the App's settings page")
+	case c.KeyFile == "":
+		return usagef("--github-key-file is missing: generate a private key on the App's settings page")
+	case c.SecretFile == "":
+		return usagef("--webhook-secret-file is missing: without a webhook secret anyone could start sessions, so Inspect does not start")
+	case c.Limits != "enforce" && c.Limits != "best-effort":
+		return usagef("--limits: expected enforce or best-effort, but found %q", c.Limits)
+	case c.LogFormat != "text" && c.LogFormat != "json":
+		return usagef("--log: expected text or json, but found %q", c.LogFormat)
+	case c.MaxSessions < 1:
+		return usagef("--max-sessions: expected 1 or more, but found %d", c.MaxSessions)
+	case len(c.Labels) == 0:
+		return usagef("--label: expected at least one label")
+	}
+	data, err := filepath.Abs(c.Data)
+	if err != nil {
+		return usagef("--data: %w", err)
+	}
+	c.Data = data
+	if c.EvidenceURL == "" {
+		c.EvidenceURL = "file://" + filepath.Join(c.Data, "evidence")
+	}
+	if c.HarnessLabel == "" && c.HarnessCommand != "" {
+		c.HarnessLabel = filepath.Base(strings.Fields(c.HarnessCommand)[0])
+	}
+	if os.Geteuid() != 0 { // an ordinary user has one account for everything
+		c.SandboxUID, c.RunnerUID = os.Getuid(), os.Getuid()
+	}
+	return nil
+}
+
+// withEnvironment makes a command's flags settable by environment variables.
+func withEnvironment(cmd *cobra.Command) *cobra.Command {
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) }
+	return cmd
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"inspect/cmd/inspect/demo"
+)
+
+func demoCommand() *cobra.Command {
+	o := demo.Options{Out: os.Stdout}
+	var verbose bool
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Play the whole story on this machine, with a GitHub of its own",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if o.Binary, err = os.Executable(); err != nil {
+				return err
+			}
+			o.Err = io.Discard
+			if verbose {
+				o.Err = os.Stderr
+			}
+			if o.Limits == "" {
+				o.Limits = "enforce"
+				if os.Geteuid() != 0 {
+					o.Limits = "best-effort"
+				}
+			}
+			_, err = demo.Run(cmd.Context(), o)
+			if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
+				return fmt.Errorf("the demo was stopped")
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.Keep, "keep", false, "leave it running, with lines to label and comment yourself")
+	f.BoolVar(&o.JSON, "json", false, "print one JSON object as the last line of standard output")
+	f.BoolVarP(&verbose, "verbose", "v", false, "show what inspect serve logs")
+	f.StringVar(&o.Kill, "kill", "", "kill -9 serve, node or runner while the harness works")
+	f.StringVar(&o.Mode, "agent-mode", "ok", "how the scripted agent behaves")
+	f.DurationVar(&o.Delay, "agent-delay", time.Second, "how long the scripted agent thinks")
+	f.StringVar(&o.Limits, "limits", "", "enforce or best-effort (default: enforce as root)")
+	return cmd
+}

@@ -1,0 +1,10 @@
+package demo
+
+import "inspect/fixtures/scripted"
+
+// AgentCommand is the hidden command under which this program is the demo's
+// scripted agent, inside the sandbox.
+const AgentCommand = "demo-agent"
+
+// Agent is the scripted agent.
+func Agent(args []string) int { return scripted.Main(args) }

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"inspect/app/command"
+	"inspect/envs/spec"
+)
+
+func envCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "env", Short: "Environments: what a repository's " + spec.FileName + " describes"}
+	cmd.AddCommand(&cobra.Command{
+		Use:   "validate [FILE]",
+		Short: "Check a " + spec.FileName + " (standard input with -)",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := spec.FileName
+			if len(args) == 1 {
+				name = args[0]
+			}
+			var from io.Reader = os.Stdin
+			if name != "-" {
+				f, err := os.Open(name)
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				from = f
+			}
+			body, err := io.ReadAll(io.LimitReader(from, spec.MaxFileBytes+1))
+			if err != nil {
+				return fmt.Errorf("read %s: %w", name, err)
+			}
+			if _, problems := spec.Parse(body); len(problems) > 0 {
+				return problems
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), name+" is valid")
+			return nil
+		},
+	}, &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON schema of " + spec.FileName + " for editors",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := cmd.OutOrStdout().Write(spec.JSONSchema())
+			return err
+		},
+	})
+	return cmd
+}
+
+func commandsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "commands",
+		Short: "Print the table of /inspect commands",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := io.WriteString(cmd.OutOrStdout(), command.Table())
+			return err
+		},
+	}
+}

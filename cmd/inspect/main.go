@@ -1,0 +1,80 @@
+// Command inspect is the one binary of Inspect: control plane, node daemon,
+// runner, the init process inside a sandbox, and the tools around them. This
+// package only wires: flags and configuration come in, rooms are put together,
+// started and stopped. Nothing is decided here.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"inspect/cmd/inspect/demo"
+	"inspect/envs/sandbox"
+	"inspect/envs/sandbox/inside"
+)
+
+// Exit statuses.
+const (
+	exitFailed = 1 // what was asked for did not come about
+	exitUsage  = 2 // flags or configuration
+	exitSetup  = 3 // something is missing on this machine; the message is the line to run
+)
+
+func main() {
+	// These run inside sandboxes or at their start, before anything else is set up.
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "sandbox-init":
+			os.Exit(inside.Main(os.Args[2:]))
+		case "sandbox-enter":
+			os.Exit(sandbox.Enter(os.Args[2:]))
+		case demo.AgentCommand:
+			os.Exit(demo.Agent(os.Args[2:]))
+		}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx))
+}
+
+func run(ctx context.Context) int {
+	root := &cobra.Command{
+		Use:           "inspect",
+		Short:         "Background coding agents on your own machines",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(serveCommand(), nodeCommand(), runnerCommand(), envCommand(), demoCommand(), commandsCommand())
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	var coded interface{ ExitCode() int }
+	if errors.As(err, &coded) {
+		if msg := err.Error(); msg != "" {
+			fmt.Fprintln(os.Stderr, "inspect: "+msg)
+		}
+		return coded.ExitCode()
+	}
+	fmt.Fprintln(os.Stderr, "inspect: "+err.Error())
+	return exitFailed
+}
+
+type usageError struct{ error }
+
+func (usageError) ExitCode() int   { return exitUsage }
+func (e usageError) Unwrap() error { return e.error }
+
+// usagef is an error that ends the program with exitUsage.
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+type setupError struct{ error }
+
+func (setupError) ExitCode() int { return exitSetup }

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"inspect/checks/redact"
+	"inspect/envs/node"
+	"inspect/envs/proc"
+	"inspect/envs/sandbox"
+	"inspect/envs/snapshot/dir"
+)
+
+// nodeConfig is the configuration of `inspect node`.
+type nodeConfig struct {
+	name, root, control, tokenFile, grantKey, gitBase, owner, cgroups, limits string
+	expose                                                                    []string
+	sandboxUID                                                                int
+	log                                                                       string
+}
+
+func nodeCommand() *cobra.Command {
+	var c nodeConfig
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Run the node daemon (inspect serve starts one of its own)",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runNode(cmd.Context(), c) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&c.name, "name", localNode, "name of this node, as the control plane knows it")
+	f.StringVar(&c.root, "root", "/var/lib/inspect/node", "directory of snapshots, clones and mirrors")
+	f.StringVar(&c.control, "control", "http://127.0.0.1:7462", "address of the control plane's machine listener")
+	f.StringVar(&c.tokenFile, "token-file", "", "file with this node's token")
+	f.StringVar(&c.grantKey, "grant-key", "", "the control plane's public key, hexadecimal")
+	f.StringVar(&c.gitBase, "github-git", "https://github.com", "base address of repositories; nothing else is fetched from")
+	f.StringVar(&c.owner, "owner", "", "id of the installation: nothing of another is ever removed")
+	f.StringVar(&c.cgroups, "cgroup-root", "/inspect", "control group of sandboxes")
+	f.StringVar(&c.limits, "limits", "enforce", "enforce or best-effort")
+	f.StringSliceVar(&c.expose, "expose", nil, "host directories that sandboxes may read")
+	f.IntVar(&c.sandboxUID, "sandbox-uid", 64001, "account id of sandboxes")
+	f.StringVar(&c.log, "log", "text", "text or json")
+	return withEnvironment(cmd)
+}
+
+func runNode(ctx context.Context, c nodeConfig) error {
+	log := newLog(c.log).With("node", c.name)
+	token, err := readSecret(c.tokenFile, "the node's token")
+	if err != nil {
+		return usageError{err}
+	}
+	key, err := hex.DecodeString(c.grantKey)
+	if err != nil || len(key) != ed25519.PublicKeySize {
+		return usagef("--grant-key: expected %d hexadecimal bytes", ed25519.PublicKeySize)
+	}
+	if c.owner == "" {
+		return usagef("--owner is missing")
+	}
+	if err := os.MkdirAll(c.root, 0o711); err != nil {
+		return err
+	}
+	lock, err := takeOver(ctx, proc.System(), filepath.Join(c.root, "daemon.lock"))
+	if err != nil {
+		return fmt.Errorf("the node daemon: %w", err)
+	}
+	defer lock.Close()
+	binary, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	launcher, err := sandbox.New(sandbox.Options{
+		Binary: binary, CgroupRoot: c.cgroups, UID: c.sandboxUID, GID: c.sandboxUID, Expose: c.expose,
+		BestEffort: c.limits == "best-effort", Log: log,
+	})
+	if err != nil {
+		return setupError{err}
+	}
+	store, err := dir.Open(dir.Options{Root: c.root, Owner: c.owner, Log: log})
+	if err != nil {
+		return fmt.Errorf("the store of snapshots: %w", err)
+	}
+	defer store.Close()
+	n, err := node.New(node.Options{
+		Name: c.name, Root: c.root, Socket: filepath.Join(c.root, "node.sock"), ControlURL: c.control, Token: token,
+		GrantKey: key, GitBase: c.gitBase, Store: store, Launcher: node.Sandboxes(launcher),
+		SandboxUID: c.sandboxUID, SandboxGID: c.sandboxUID, Expose: c.expose, Redactor: redact.New(token), Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	// SIGTERM is for the daemon alone: sandboxes go on and the next daemon finds
+	// them. SIGQUIT ends everything this installation runs on the node.
+	run, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	quit := make(chan os.Signal, 1)
+	signal.Notify(quit, syscall.SIGQUIT)
+	defer signal.Stop(quit)
+	go func() {
+		select {
+		case <-quit:
+			stop(node.ErrStopAll)
+		case <-run.Done():
+		}
+	}()
+	return n.Run(run)
+}
+
+// nodeProcess is the node daemon as a process of its own, kept running.
+type nodeProcess struct {
+	binary  string
+	dirs    directories
+	control string
+	config  serveConfig
+	log     *slog.Logger
+}
+
+// run keeps the daemon running until ctx ends and then stops all it started.
+func (p nodeProcess) run(ctx context.Context) error {
+	signing, err := grantKey(p.dirs.private)
+	if err != nil {
+		return err
+	}
+	argv := []string{
+		p.binary, "node", "--name", localNode, "--root", p.dirs.node, "--control", p.control,
+		"--token-file", filepath.Join(p.dirs.private, "node.token"),
+		"--grant-key", hex.EncodeToString(signing.Public().(ed25519.PublicKey)),
+		"--github-git", p.config.Git, "--owner", ownerOf(p.config.Data), "--cgroup-root", cgroupRoot(p.config.Data),
+		"--limits", p.config.Limits, "--sandbox-uid", strconv.Itoa(p.config.SandboxUID), "--log", p.config.LogFormat,
+	}
+	if len(p.config.Expose) > 0 {
+		argv = append(argv, "--expose", strings.Join(p.config.Expose, ","))
+	}
+	wait := 100 * time.Millisecond
+	for {
+		started := time.Now()
+		err := p.once(ctx, argv)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if time.Since(started) > time.Minute {
+			wait = 100 * time.Millisecond
+		}
+		p.log.Warn("the node daemon ended and is started again", "error", err, "after", wait)
+		if proc.Sleep(ctx, proc.System(), wait) != nil {
+			return nil
+		}
+		wait = min(2*wait, 10*time.Second)
+	}
+}
+
+// once runs the daemon until it ends, or until ctx ends and it has stopped
+// everything.
+func (p nodeProcess) once(ctx context.Context, argv []string) error {
+	run, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	done := make(chan error, 1)
+	go func() {
+		_, err := proc.Run(run, proc.Command{Argv: argv, Stdout: os.Stderr, Stderr: os.Stderr, Grace: 10 * time.Second})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	// The lock is held by the daemon, so the id in it is the daemon's.
+	if pid := holder(filepath.Join(p.dirs.node, "daemon.lock")); pid > 1 {
+		_ = syscall.Kill(pid, syscall.SIGQUIT)
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(20 * time.Second):
+		end()
+		return <-done
+	}
+}
+
+// ownerOf is the id of the installation whose data directory this is.
+func ownerOf(data string) string { return strings.TrimPrefix(cgroupRoot(data), "/") }

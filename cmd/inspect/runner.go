@@ -1,0 +1,34 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"inspect/envs/runner"
+)
+
+func runnerCommand() *cobra.Command {
+	var o runner.Options
+	cmd := &cobra.Command{
+		Use:   "runner",
+		Short: "Supervise one attempt of a session (started by the engine)",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			secret, err := runner.ReadSecret(os.Stdin)
+			if err != nil {
+				return err
+			}
+			o.Secret = secret
+			o.Log = newLog("text").With("session", o.Session, "generation", o.Generation)
+			return runner.Run(cmd.Context(), o)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.ControlURL, "control", "", "address of the control plane's machine listener")
+	f.StringVar(&o.Session, "session", "", "id of the session")
+	f.IntVar(&o.Generation, "generation", 0, "number of the attempt")
+	f.StringVar(&o.NodeSocket, "node-socket", "", "socket of the node daemon")
+	f.StringVar(&o.Spool, "spool", "", "directory for what waits to be sent")
+	return cmd
+}

@@ -1,0 +1,248 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"inspect/envs/snapshot"
+	"inspect/envs/wire"
+)
+
+// running is a sandbox this process started.
+type running struct {
+	sandbox Sandbox
+	over    chan struct{} // closed when it has ended
+	end     wire.SandboxEnd
+}
+
+// open checks a grant and what it names.
+func (n *Node) open(grant, verb string, uid int) (wire.Grant, snapshot.CloneID, error) {
+	g, err := wire.OpenGrant(n.o.GrantKey, grant, n.o.Name, verb, uid, n.clock.Now())
+	if err != nil {
+		return g, snapshot.CloneID{}, err
+	}
+	id := snapshot.CloneID{Session: g.Session, Generation: g.Generation, Purpose: g.Purpose}
+	if g.Purpose != wire.PurposeWork && g.Purpose != wire.PurposeVerify {
+		return g, id, badRequest("the grant is for no purpose that is known here")
+	}
+	return g, id, id.Check()
+}
+
+// restore obeys a grant with the verb restore.
+func (n *Node) restore(ctx context.Context, uid int, grant string) (wire.RestoreReply, error) {
+	begun := n.clock.Now()
+	g, id, err := n.open(grant, wire.VerbRestore, uid)
+	if err != nil {
+		return wire.RestoreReply{}, err
+	}
+	// One that is there is given again even when the disk is full.
+	c, err := n.o.Store.Clone(ctx, id)
+	if errors.Is(err, snapshot.ErrNotFound) {
+		if err := n.admission(ctx); err != nil {
+			return wire.RestoreReply{}, err
+		}
+	} else if err != nil {
+		return wire.RestoreReply{}, err
+	}
+	c, err = n.o.Store.Restore(ctx, snapshot.SnapshotID(g.Snapshot), id)
+	if err != nil {
+		return wire.RestoreReply{}, err
+	}
+	d := n.clock.Now().Sub(begun)
+	n.log.Info("restored", "clone", id.String(), "snapshot", g.Snapshot, "existed", c.Existed, "duration", d)
+	return wire.RestoreReply{Commit: c.Commit, Store: n.o.Store.Name(), Tier: n.probe.Tier, Limits: n.probe.Limits, Duration: d}, nil
+}
+
+// discardGranted obeys a grant with the verb discard.
+func (n *Node) discardGranted(ctx context.Context, uid int, grant string) error {
+	_, id, err := n.open(grant, wire.VerbDiscard, uid)
+	if err != nil {
+		return err
+	}
+	return n.discard(ctx, id)
+}
+
+// discard ends what runs in a clone, then removes it.
+func (n *Node) discard(ctx context.Context, id snapshot.CloneID) error {
+	unlock, err := n.ids.lock(ctx, id.String())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := n.end(ctx, id.String()); err != nil {
+		return fmt.Errorf("end the sandbox of %s before it is discarded: %w", id, err)
+	}
+	if err := n.o.Store.Discard(ctx, id); err != nil {
+		return err
+	}
+	n.log.Info("discarded", "clone", id.String())
+	return nil
+}
+
+// end kills the sandbox with that id, whoever started it. The caller holds the id.
+func (n *Node) end(ctx context.Context, id string) error {
+	n.mu.Lock()
+	r := n.running[id]
+	n.mu.Unlock()
+	if r != nil {
+		if err := r.sandbox.Kill(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-r.over:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return n.o.Launcher.Reap(ctx, id)
+}
+
+// start starts a sandbox over a tree. One with the same id that still runs is
+// ended first: who asks again holds the lifeline no more. The caller holds the
+// id; control is closed in any case.
+func (n *Node) start(ctx context.Context, id, tree string, repository int64, limits wire.Limits, control *os.File) (*running, error) {
+	if err := n.end(ctx, id); err != nil {
+		control.Close()
+		return nil, fmt.Errorf("end the earlier sandbox %s: %w", id, err)
+	}
+	spec, err := n.sandboxSpec(id, tree, repository, limits, control)
+	if err != nil {
+		control.Close()
+		return nil, err
+	}
+	sb, err := n.o.Launcher.Start(ctx, spec)
+	if err != nil {
+		return nil, fmt.Errorf("start sandbox %s: %w", id, err)
+	}
+	r := &running{sandbox: sb, over: make(chan struct{})}
+	n.mu.Lock()
+	n.running[id] = r
+	n.mu.Unlock()
+	// It ends with its sandbox, which may outlive Run: see there.
+	go func() {
+		r.end = sb.Wait()
+		n.mu.Lock()
+		if n.running[id] == r {
+			delete(n.running, id)
+		}
+		n.mu.Unlock()
+		close(r.over)
+	}()
+	return r, nil
+}
+
+// stopSandboxes ends every sandbox of this node.
+func (n *Node) stopSandboxes(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	left := map[string]bool{}
+	n.mu.Lock()
+	for id := range n.running {
+		left[id] = true
+	}
+	n.mu.Unlock()
+	ids, err := n.o.Launcher.List()
+	if err != nil {
+		n.log.Warn("sandboxes could not be listed", "error", err)
+	}
+	for _, id := range ids {
+		if _, _, mine := ours(id); mine {
+			left[id] = true
+		}
+	}
+	for id := range left {
+		if err := n.end(ctx, id); err != nil {
+			n.log.Warn("a sandbox could not be ended", "sandbox", id, "error", err)
+		}
+	}
+}
+
+// sandboxConn serves one sandbox request and keeps the connection until the
+// sandbox has ended. It owns c and the descriptors.
+func (n *Node) sandboxConn(ctx context.Context, c *net.UnixConn, uid int, head []byte, files []*os.File, granted func()) {
+	defer c.Close()
+	id, r, err := func() (string, *running, error) {
+		line, all, err := readLine(c, head, files)
+		files = all
+		defer func() { closeAll(files) }() // twice for the one that was used, harmless
+		if err != nil {
+			return "", nil, err
+		}
+		return n.startGranted(ctx, uid, line, files)
+	}()
+	_ = c.SetWriteDeadline(time.Now().Add(helloTimeout))
+	if err != nil {
+		n.log.Warn("refused to start a sandbox", "uid", uid, "error", err)
+		_ = json.NewEncoder(c).Encode(wire.SandboxReply{Error: asError(err)})
+		return
+	}
+	granted()
+	if json.NewEncoder(c).Encode(wire.SandboxReply{OK: true, ID: id}) != nil {
+		n.log.Warn("who asked for a sandbox is gone; its lifeline decides", "sandbox", id)
+	}
+	select {
+	case <-r.over:
+		_ = c.SetWriteDeadline(time.Now().Add(helloTimeout))
+		_ = json.NewEncoder(c).Encode(r.end)
+	case <-ctx.Done(): // the sandbox goes on without us
+	}
+}
+
+func (n *Node) startGranted(ctx context.Context, uid int, line []byte, files []*os.File) (string, *running, error) {
+	var req wire.SandboxRequest
+	if err := json.Unmarshal(line, &req); err != nil {
+		return "", nil, badRequest("the request is not JSON")
+	}
+	g, id, err := n.open(req.Grant, wire.VerbSandbox, uid)
+	if err != nil {
+		return "", nil, err
+	}
+	if len(files) != 1 {
+		return "", nil, badRequest(fmt.Sprintf("%d descriptors were passed, it must be the one control stream", len(files)))
+	}
+	if err := isStream(files[0]); err != nil {
+		return "", nil, err
+	}
+	unlock, err := n.ids.lock(ctx, id.String())
+	if err != nil {
+		return "", nil, err
+	}
+	defer unlock()
+	c, err := n.o.Store.Clone(ctx, id)
+	if err != nil {
+		return "", nil, fmt.Errorf("a sandbox needs its clone restored first: %w", err)
+	}
+	if string(c.Snapshot) != g.Snapshot {
+		return "", nil, badRequest("the clone was made from another snapshot than the grant names")
+	}
+	r, err := n.start(ctx, id.String(), c.Path, g.RepositoryID, g.Limits, files[0])
+	return id.String(), r, err
+}
+
+// isStream refuses anything but one end of a unix stream socketpair.
+func isStream(f *os.File) error {
+	no := badRequest("the descriptor is not a unix stream socket")
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return no
+	}
+	domain, kind := 0, 0
+	var derr, kerr error
+	if err := raw.Control(func(fd uintptr) {
+		domain, derr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN)
+		kind, kerr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TYPE)
+	}); err != nil {
+		return no
+	}
+	if derr != nil || kerr != nil || domain != unix.AF_UNIX || kind != unix.SOCK_STREAM {
+		return no
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+
+	"inspect/envs/sandbox"
+	"inspect/envs/snapshot"
+	dirtree "inspect/envs/snapshot/tree"
+	"inspect/envs/wire"
+)
+
+// Sandbox is a running sandbox.
+type Sandbox interface {
+	// Wait blocks until everything in the sandbox has ended.
+	Wait() wire.SandboxEnd
+	// Kill ends everything in it and waits for that.
+	Kill(ctx context.Context) error
+}
+
+// Launcher is what the node daemon needs of package sandbox.
+type Launcher interface {
+	// Probe tells the tier and how limits are kept. An error: this machine
+	// cannot isolate, and the daemon does not start.
+	Probe(ctx context.Context) (sandbox.Probe, error)
+	// Start starts a sandbox and closes its Control file in any case. The
+	// context bounds the start only.
+	Start(ctx context.Context, s sandbox.Spec) (Sandbox, error)
+	// Reap kills what is left of the sandbox with that id; nothing is no error.
+	Reap(ctx context.Context, id string) error
+	// List names the sandboxes that still have processes, those of an earlier
+	// daemon included.
+	List() ([]string, error)
+}
+
+// Sandboxes makes a Launcher of package sandbox's.
+func Sandboxes(l *sandbox.Launcher) Launcher { return launcher{l} }
+
+type launcher struct{ *sandbox.Launcher }
+
+func (l launcher) Start(ctx context.Context, s sandbox.Spec) (Sandbox, error) {
+	sb, err := l.Launcher.Start(ctx, s)
+	if err != nil {
+		return nil, err // not a nil *Sandbox in a Sandbox
+	}
+	return sb, nil
+}
+
+// insideConfig is where git's system-wide configuration is shown inside.
+const insideConfig = "/run/inspect/gitconfig"
+
+// Directories of a base's or clone's tree.
+const (
+	workDir = "work" // shown as /workspace
+	homeDir = "home" // shown as /home/agent
+)
+
+// gitConfig is the system-wide git configuration inside every sandbox.
+const gitConfig = `[safe]
+	directory = *
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+[core]
+	fsmonitor = false
+[init]
+	defaultBranch = main
+[advice]
+	detachedHead = false
+[protocol "file"]
+	allow = always
+`
+
+// sandboxSpec says how the tree of a base or clone is shown in a sandbox.
+func (n *Node) sandboxSpec(id, tree string, repository int64, limits wire.Limits, control *os.File) (sandbox.Spec, error) {
+	for _, d := range []string{workDir, homeDir} {
+		st, err := os.Lstat(filepath.Join(tree, d))
+		if err != nil || !st.IsDir() {
+			return sandbox.Spec{}, fmt.Errorf("the tree of %s has no directory %s: the snapshot was not made by this program", id, d)
+		}
+	}
+	s := sandbox.Spec{
+		ID: id, UID: n.o.SandboxUID, GID: n.o.SandboxGID,
+		Mounts: []sandbox.Mount{
+			{Source: filepath.Join(tree, workDir), Target: sandbox.Workspace, Writable: true},
+			{Source: filepath.Join(tree, homeDir), Target: sandbox.Home, Writable: true},
+			{Source: n.gitConfigPath(), Target: insideConfig},
+		},
+		Env:       n.sandboxEnv(),
+		Limits:    limits,
+		Control:   control,
+		DiskUsage: func(ctx context.Context) (int64, error) { return diskUsage(ctx, tree) },
+	}
+	if repository > 0 {
+		mirror := n.mirrors.path(repository)
+		if _, err := os.Stat(mirror); err == nil {
+			s.Mounts = append(s.Mounts, sandbox.Mount{Source: mirror, Target: sandbox.MirrorPath})
+		}
+	}
+	return s, nil
+}
+
+// sandboxEnv is what is added to the environment that package sandbox gives.
+// There is nothing secret in it and nothing that changes from start to start.
+func (n *Node) sandboxEnv() []string {
+	path := ""
+	for _, d := range n.o.Expose {
+		if st, err := os.Stat(filepath.Join(d, "bin")); err == nil && st.IsDir() {
+			path += filepath.Join(d, "bin") + ":"
+		}
+	}
+	return []string{"PATH=" + path + "/usr/local/go/bin:" + sandbox.SearchPath, "GIT_CONFIG_SYSTEM=" + insideConfig}
+}
+
+// usageDepth is deeper than any tree that can become a snapshot; what lies
+// deeper still was put there to be missed.
+const usageDepth = 4 * snapshot.MaxDepth
+
+// diskUsage is what a tree takes; more than can be counted is too much.
+func diskUsage(ctx context.Context, tree string) (int64, error) {
+	used, err := dirtree.Usage(ctx, tree, dirtree.UsageLimits{Depth: usageDepth})
+	if err != nil {
+		return 0, err
+	}
+	if used.Limit {
+		return math.MaxInt64, nil
+	}
+	return used.Bytes, nil
+}
+
+func (n *Node) gitConfigPath() string { return filepath.Join(n.o.Root, "gitconfig") }
+
+// refreshPrefix begins the ids of sandboxes that prepare a base.
+const refreshPrefix = "refresh-"
+
+// ours says whether a sandbox id is one this daemon would have given; others
+// use the same machine, and theirs are left alone.
+func ours(id string) (clone snapshot.CloneID, base snapshot.BaseID, ok bool) {
+	if len(id) > len(refreshPrefix) && id[:len(refreshPrefix)] == refreshPrefix {
+		b := snapshot.BaseID(id[len(refreshPrefix):])
+		return snapshot.CloneID{}, b, b.Check() == nil
+	}
+	c, ok := snapshot.ParseCloneID(id)
+	return c, "", ok
+}

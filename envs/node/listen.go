@@ -1,0 +1,354 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"inspect/envs/wire"
+)
+
+// Bounds on what a caller may do before it has shown a grant.
+const (
+	maxRequest   = 32 << 10 // bytes of a request; a grant has at most 16 KiB
+	helloTimeout = 10 * time.Second
+	maxStrangers = 64 // connections of one uid that have not shown a good grant
+	maxPassed    = 4  // descriptors looked at in one message; the kernel drops more
+)
+
+// server is the daemon's unix socket. A connection that begins with { is a
+// sandbox request (descriptors travel on it), any other is HTTP.
+type server struct {
+	n    *Node
+	l    *net.UnixListener
+	http *http.Server
+	toHTTP
+	callers sync.WaitGroup // connections
+	verbs   sync.WaitGroup // HTTP requests
+
+	mu        sync.Mutex
+	strangers map[int]int
+}
+
+// listen opens the socket. One that a killed daemon left behind is replaced: the
+// lock on the root says that it is nobody's.
+func (n *Node) listen() (*server, error) {
+	if st, err := os.Lstat(n.o.Socket); err == nil {
+		if st.Mode().Type() != os.ModeSocket {
+			return nil, fmt.Errorf("%s is there and is not a socket", n.o.Socket)
+		}
+		if err := os.Remove(n.o.Socket); err != nil {
+			return nil, err
+		}
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: n.o.Socket, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	// Anyone on the machine may knock; the grant names the uid that is let in.
+	if err := os.Chmod(n.o.Socket, 0o666); err != nil {
+		l.Close()
+		return nil, err
+	}
+	s := &server{n: n, l: l, strangers: map[int]int{}, toHTTP: toHTTP{conns: make(chan net.Conn), closed: make(chan struct{}), addr: l.Addr()}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /restore", s.handle(func(ctx context.Context, uid int, body []byte) (any, error) {
+		var r wire.RestoreRequest
+		if err := json.Unmarshal(body, &r); err != nil {
+			return nil, badRequest("the request is not JSON")
+		}
+		return n.restore(ctx, uid, r.Grant)
+	}))
+	mux.HandleFunc("POST /discard", s.handle(func(ctx context.Context, uid int, body []byte) (any, error) {
+		var r wire.DiscardRequest
+		if err := json.Unmarshal(body, &r); err != nil {
+			return nil, badRequest("the request is not JSON")
+		}
+		return struct{}{}, n.discardGranted(ctx, uid, r.Grant)
+	}))
+	s.http = &http.Server{
+		Handler: mux, ReadHeaderTimeout: helloTimeout, ReadTimeout: helloTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, peerKey{}, c.(*httpConn).uid)
+		},
+	}
+	return s, nil
+}
+
+// serve accepts until ctx ends, then waits for what it is doing. The socket
+// file goes with the listener.
+func (s *server) serve(ctx context.Context) {
+	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.http.Serve(&s.toHTTP); !errors.Is(err, http.ErrServerClosed) && ctx.Err() == nil {
+			s.n.log.Error("the HTTP side of the node's socket ended", "error", err)
+		}
+	})
+	wg.Go(func() {
+		<-ctx.Done()
+		s.l.Close()
+		// Requests in hand see ctx end, which theirs come from.
+		_ = s.http.Close()
+		s.toHTTP.Close()
+	})
+	for {
+		c, err := s.l.AcceptUnix()
+		if err != nil {
+			if ctx.Err() != nil {
+				break
+			}
+			s.n.log.Warn("a connection could not be accepted", "error", err)
+			if errors.Is(err, net.ErrClosed) {
+				break
+			}
+			select { // out of descriptors, probably
+			case <-ctx.Done():
+			case <-time.After(50 * time.Millisecond):
+			}
+			continue
+		}
+		s.callers.Go(func() { s.greet(ctx, c) })
+	}
+	s.callers.Wait()
+	wg.Wait()
+	s.verbs.Wait()
+}
+
+// greet finds out who calls and what for.
+func (s *server) greet(ctx context.Context, c *net.UnixConn) {
+	uid, err := peerUID(c)
+	if err != nil || !s.admit(uid) {
+		c.Close()
+		return
+	}
+	leave := sync.OnceFunc(func() { s.leave(uid) })
+	defer leave()
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	_ = c.SetDeadline(time.Now().Add(helloTimeout))
+	head, files, err := receive(c)
+	if err != nil && len(head) > 0 && head[0] == '{' {
+		_ = json.NewEncoder(c).Encode(wire.SandboxReply{Error: badRequest(err.Error())})
+	}
+	if err != nil || len(head) == 0 {
+		closeAll(files)
+		c.Close()
+		return
+	}
+	if head[0] == '{' {
+		s.n.sandboxConn(ctx, c, uid, head, files, leave)
+		return
+	}
+	closeAll(files) // HTTP has no use for them
+	hc := &httpConn{UnixConn: c, uid: uid, head: head, gone: make(chan struct{})}
+	_ = c.SetDeadline(time.Time{})
+	select {
+	case s.toHTTP.conns <- hc:
+	case <-s.toHTTP.closed:
+		c.Close()
+		return
+	}
+	select {
+	case <-hc.gone:
+	case <-ctx.Done():
+	}
+}
+
+func (s *server) admit(uid int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.strangers[uid] >= maxStrangers && uid != 0 {
+		return false
+	}
+	s.strangers[uid]++
+	return true
+}
+
+func (s *server) leave(uid int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.strangers[uid]--; s.strangers[uid] <= 0 {
+		delete(s.strangers, uid)
+	}
+}
+
+// handle is the frame of every HTTP verb: who calls, a bounded body, an answer
+// or a refusal as JSON.
+func (s *server) handle(verb func(ctx context.Context, uid int, body []byte) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		s.verbs.Add(1)
+		defer s.verbs.Done()
+		uid, ok := r.Context().Value(peerKey{}).(int)
+		if !ok {
+			writeError(w, refuse("unauthorized", "it cannot be told who calls"))
+			return
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+		if err != nil {
+			writeError(w, refuse("too_large", "the request is longer than 32 KiB or did not come whole"))
+			return
+		}
+		out, err := verb(r.Context(), uid, body)
+		if err != nil {
+			if r.Context().Err() == nil {
+				s.n.log.Warn("refused a request on the node's socket", "path", r.URL.Path, "uid", uid, "error", err)
+			}
+			writeError(w, asError(err))
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(out)
+	}
+}
+
+func writeError(w http.ResponseWriter, e *wire.Error) {
+	status, ok := map[string]int{
+		"unauthorized": 401, "not_found": 404, "bad_request": 400, "too_large": 413, "busy": 409, "no_space": 507,
+	}[e.Code]
+	if !ok {
+		status = http.StatusServiceUnavailable
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(e)
+}
+
+// peerUID is the uid of the process that connected.
+func peerUID(c *net.UnixConn) (int, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	if err := raw.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return 0, err
+	}
+	if cerr != nil {
+		return 0, cerr
+	}
+	return int(cred.Uid), nil
+}
+
+// receive reads once, with the descriptors that came along. They are the
+// caller's of receive to close, on error too.
+func receive(c *net.UnixConn) ([]byte, []*os.File, error) {
+	buf := make([]byte, 4096)
+	oob := make([]byte, unix.CmsgSpace(maxPassed*4))
+	nb, noob, flags, _, err := c.ReadMsgUnix(buf, oob)
+	var files []*os.File
+	if noob > 0 {
+		msgs, perr := unix.ParseSocketControlMessage(oob[:noob])
+		if perr != nil && err == nil {
+			err = perr
+		}
+		for _, m := range msgs {
+			fds, perr := unix.ParseUnixRights(&m)
+			if perr != nil {
+				continue // not descriptors
+			}
+			for _, fd := range fds {
+				files = append(files, os.NewFile(uintptr(fd), "passed"))
+			}
+		}
+	}
+	if err == nil && flags&unix.MSG_CTRUNC != 0 {
+		err = errors.New("more descriptors were passed than are taken")
+	}
+	return buf[:nb], files, err
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+type peerKey struct{}
+
+// toHTTP is the listener of the HTTP server: connections found to speak HTTP.
+type toHTTP struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+	addr   net.Addr
+}
+
+func (t *toHTTP) Accept() (net.Conn, error) {
+	select {
+	case c := <-t.conns:
+		return c, nil
+	case <-t.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (t *toHTTP) Close() error {
+	t.once.Do(func() { close(t.closed) })
+	return nil
+}
+
+func (t *toHTTP) Addr() net.Addr { return t.addr }
+
+// httpConn gives back what was read to find out what it speaks. Descriptors
+// passed later are dropped by the kernel, because Read takes no control data.
+type httpConn struct {
+	*net.UnixConn
+	uid  int
+	head []byte
+	gone chan struct{}
+	once sync.Once
+}
+
+func (c *httpConn) Read(b []byte) (int, error) {
+	if len(c.head) > 0 {
+		n := copy(b, c.head)
+		c.head = c.head[n:]
+		return n, nil
+	}
+	return c.UnixConn.Read(b)
+}
+
+func (c *httpConn) Close() error {
+	c.once.Do(func() { close(c.gone) })
+	return c.UnixConn.Close()
+}
+
+// readLine reads the rest of a request line that ends with \n.
+func readLine(c *net.UnixConn, head []byte, files []*os.File) ([]byte, []*os.File, error) {
+	line := head
+	for {
+		if i := bytes.IndexByte(line, '\n'); i >= 0 {
+			if i != len(line)-1 {
+				return nil, files, badRequest("there is more than one line")
+			}
+			return line[:i], files, nil
+		}
+		if len(line) > maxRequest {
+			return nil, files, refuse("too_large", "the request is longer than 32 KiB")
+		}
+		more, passed, err := receive(c)
+		files = append(files, passed...)
+		if err != nil {
+			return nil, files, err
+		}
+		if len(more) == 0 {
+			return nil, files, io.ErrUnexpectedEOF
+		}
+		if len(files) > maxPassed {
+			return nil, files, badRequest("too many descriptors were passed")
+		}
+		line = append(line, more...)
+	}
+}

@@ -1,0 +1,324 @@
+package node
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+
+	"inspect/checks/redact"
+	"inspect/envs/proc"
+	"inspect/envs/wire"
+)
+
+// mirrors keeps one bare repository for each repository of GitHub. Only the
+// daemon writes there, and it runs git only there: no sandbox can write to it,
+// so its configuration is what we put into it.
+type mirrors struct {
+	dir     string // of <repository id>.git
+	gitBase *url.URL
+	token   func(ctx context.Context, repository int64) (wire.GitToken, error)
+	clock   proc.Clock
+
+	mu    sync.Mutex
+	locks map[int64]*sync.Mutex
+	ready map[int64]bool // cleared of a killed daemon's locks
+}
+
+// mirrorConfig is the whole configuration of a mirror.
+const mirrorConfig = `[core]
+	repositoryformatversion = 0
+	filemode = true
+	bare = true
+	hooksPath = /dev/null
+	sharedRepository = 0644
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+[uploadpack]
+	allowAnySHA1InWant = true
+[receive]
+	denyCurrentBranch = refuse
+`
+
+var (
+	commitPattern = regexp.MustCompile(`^[0-9a-f]{40}([0-9a-f]{24})?$`)
+	// branchPattern is stricter than git: nothing that could be an option,
+	// a refspec, a pattern or a way out of refs/heads.
+	branchPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+=@-]{0,243}$`)
+)
+
+// path of a repository's mirror.
+func (m *mirrors) path(repository int64) string {
+	return filepath.Join(m.dir, strconv.FormatInt(repository, 10)+".git")
+}
+
+// parseGitBase reads the one place that may be fetched from.
+func parseGitBase(base string) (*url.URL, error) {
+	u, err := url.Parse(base)
+	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("the git host's address %q is not a URL of the form https://host", base)
+	}
+	if u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) {
+		return nil, fmt.Errorf("the git host's address %q is neither https nor on this machine: a token would travel in clear", base)
+	}
+	return u, nil
+}
+
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.IsLoopback()
+}
+
+// check says whether the remote may be fetched from.
+func (m *mirrors) check(r wire.Remote) error {
+	u, err := url.Parse(r.URL)
+	switch {
+	case err != nil || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return errors.New("its address is not a plain URL")
+	case u.Scheme != m.gitBase.Scheme || !sameHost(u, m.gitBase):
+		return fmt.Errorf("its address is not below %s", m.gitBase)
+	case m.gitBase.Path != "" && !strings.HasPrefix(u.Path, strings.TrimRight(m.gitBase.Path, "/")+"/"):
+		return fmt.Errorf("its address is not below %s", m.gitBase)
+	case strings.Contains(u.Path, ".."):
+		return errors.New("its address contains ..")
+	case r.RepositoryID <= 0:
+		return errors.New("it has no id")
+	case !validBranch(r.Branch):
+		return errors.New("its branch has a name that is not fetched")
+	}
+	return nil
+}
+
+func sameHost(a, b *url.URL) bool {
+	port := func(u *url.URL) string {
+		if p := u.Port(); p != "" {
+			return p
+		}
+		return map[string]string{"https": "443", "http": "80"}[u.Scheme]
+	}
+	return strings.EqualFold(net.JoinHostPort(a.Hostname(), port(a)), net.JoinHostPort(b.Hostname(), port(b)))
+}
+
+func validBranch(b string) bool {
+	return branchPattern.MatchString(b) && !strings.Contains(b, "..") && !strings.Contains(b, "//") &&
+		!strings.Contains(b, "@{") && !strings.HasSuffix(b, "/") && !strings.HasSuffix(b, ".") &&
+		!strings.HasSuffix(b, ".lock") && !strings.Contains(b, "/.") && !strings.Contains(b, ".lock/")
+}
+
+// fetchError is a fetch that failed, in words for a person.
+type fetchError struct{ words string }
+
+func (e *fetchError) Error() string { return e.words }
+
+// Fetch brings the remote's branch and commit into the mirror; commits are
+// kept by refs of ours, so that they stay whatever happens to the branch. A
+// commit that is there already costs no request. An error that is a
+// *fetchError is the fetch's own; anything else is ours or the context's.
+func (m *mirrors) Fetch(ctx context.Context, r wire.Remote, commit string) error {
+	if err := m.check(r); err != nil {
+		return &fetchError{"the repository is not fetched: " + err.Error()}
+	}
+	if !commitPattern.MatchString(commit) {
+		return &fetchError{"the commit is not a full commit id"}
+	}
+	lock := m.lock(r.RepositoryID)
+	lock.Lock()
+	defer lock.Unlock()
+	if err := m.ensure(ctx, r); err != nil {
+		return fmt.Errorf("make the mirror of repository %d: %w", r.RepositoryID, err)
+	}
+	if m.has(ctx, r.RepositoryID, commit) {
+		return m.keep(ctx, r.RepositoryID, commit)
+	}
+	token, err := m.token(ctx, r.RepositoryID)
+	if err != nil {
+		var refused *wire.Error
+		if errors.As(err, &refused) {
+			return &fetchError{"no token to read the repository: " + refused.Message}
+		}
+		return fmt.Errorf("ask for a token to read the repository: %w", err)
+	}
+	branch := "+refs/heads/" + r.Branch + ":refs/heads/" + r.Branch
+	err = m.fetch(ctx, r, token.Token, branch)
+	if err == nil && m.has(ctx, r.RepositoryID, commit) {
+		return m.keep(ctx, r.RepositoryID, commit)
+	}
+	if ctx.Err() != nil {
+		return err
+	}
+	// The branch has moved on or is gone: the commit by its id.
+	if cerr := m.fetch(ctx, r, token.Token, commit+":refs/inspect/commits/"+commit); cerr != nil {
+		return errors.Join(cerr, err)
+	}
+	return nil
+}
+
+func (m *mirrors) lock(repository int64) *sync.Mutex {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.locks[repository]
+	if l == nil {
+		l = &sync.Mutex{}
+		m.locks[repository] = l
+	}
+	return l
+}
+
+// ensure makes the mirror if it is not there, and clears what a killed daemon
+// left in it.
+func (m *mirrors) ensure(ctx context.Context, r wire.Remote) error {
+	p := m.path(r.RepositoryID)
+	m.mu.Lock()
+	ready := m.ready[r.RepositoryID]
+	m.mu.Unlock()
+	if ready {
+		return nil
+	}
+	if _, err := os.Stat(p); err == nil {
+		if _, err := m.git(ctx, p, nil, "rev-parse", "--is-bare-repository"); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			// Damaged beyond use; everything in it can be fetched again.
+			if err := os.RemoveAll(p); err != nil {
+				return err
+			}
+		}
+	}
+	if _, err := os.Stat(p); errors.Is(err, os.ErrNotExist) {
+		tmp := p + ".new"
+		if err := os.RemoveAll(tmp); err != nil {
+			return err
+		}
+		if _, err := m.git(ctx, m.dir, nil, "init", "--quiet", "--bare", "--template=", "--shared=0644", "--initial-branch="+r.Branch, tmp); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(tmp, "config"), []byte(mirrorConfig), 0o644); err != nil {
+			return err
+		}
+		if err := os.Rename(tmp, p); err != nil {
+			return err
+		}
+	}
+	if err := clearLocks(p); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.ready[r.RepositoryID] = true
+	m.mu.Unlock()
+	return nil
+}
+
+// clearLocks removes the lock files and unfinished packs of a git that was
+// killed. Nobody else writes in a mirror.
+func clearLocks(mirror string) error {
+	for _, dir := range []string{"refs", "objects/pack", "."} {
+		err := filepath.WalkDir(filepath.Join(mirror, dir), func(path string, d os.DirEntry, err error) error {
+			name := d.Name()
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir():
+				if dir == "." && path != mirror {
+					return filepath.SkipDir
+				}
+				return nil
+			case strings.HasSuffix(name, ".lock"), dir == "objects/pack" && strings.HasPrefix(name, "tmp_"):
+				return os.Remove(path)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// has says whether the commit and all that it needs are in the mirror. A ref of
+// ours means that; otherwise git looks.
+func (m *mirrors) has(ctx context.Context, repository int64, commit string) bool {
+	p := m.path(repository)
+	if _, err := m.git(ctx, p, nil, "rev-parse", "--verify", "--quiet", "refs/inspect/commits/"+commit); err == nil {
+		return true
+	}
+	if _, err := m.git(ctx, p, nil, "cat-file", "-e", commit+"^{commit}"); err != nil {
+		return false
+	}
+	// Objects of a fetch that was killed may lie there without their parents.
+	_, err := m.git(ctx, p, nil, "rev-list", "--objects", "--quiet", commit, "--not", "--all")
+	return err == nil
+}
+
+func (m *mirrors) keep(ctx context.Context, repository int64, commit string) error {
+	_, err := m.git(ctx, m.path(repository), nil, "update-ref", "refs/inspect/commits/"+commit, commit)
+	return err
+}
+
+func (m *mirrors) fetch(ctx context.Context, r wire.Remote, token, refspec string) error {
+	env := gitSettings(m.gitBase, token)
+	_, err := m.git(ctx, m.path(r.RepositoryID), env, "fetch", "--quiet", "--no-tags", "--no-recurse-submodules",
+		"--no-auto-gc", "--no-write-fetch-head", "--end-of-options", r.URL, refspec)
+	var exit *proc.ExitError
+	if errors.As(err, &exit) {
+		words := redact.New(token).String(strings.TrimSpace(string(exit.Result.Stderr)))
+		return &fetchError{"git fetch of " + r.Branch + " failed: " + redact.Tail(words, 2000)}
+	}
+	return err
+}
+
+// gitSettings is the configuration of one fetch, given through the
+// environment: the token is in no argument, URL or file. It is sent to the
+// git host only and never follows a redirect.
+func gitSettings(base *url.URL, token string) []string {
+	origin := base.Scheme + "://" + base.Host + "/"
+	auth := base64.StdEncoding.EncodeToString([]byte("x-access-token:" + token))
+	set := [][2]string{
+		{"http." + origin + ".extraHeader", "Authorization: Basic " + auth},
+		{"http.followRedirects", "false"},
+		{"credential.helper", ""},
+		{"core.hooksPath", "/dev/null"},
+		{"core.askPass", ""},
+		{"gc.auto", "0"},
+		{"maintenance.auto", "false"},
+		{"fetch.fsckObjects", "true"},
+		// Old histories have these and GitHub serves them; they harm nobody.
+		{"fetch.fsck.zeroPaddedFilemode", "warn"},
+		{"fetch.fsck.badTimezone", "warn"},
+		{"fetch.fsck.badDate", "warn"},
+		{"fetch.fsck.missingSpaceBeforeDate", "warn"},
+		{"fetch.fsck.missingEmail", "warn"},
+		{"fetch.recurseSubmodules", "false"},
+		{"protocol.allow", "never"},
+		{"protocol." + base.Scheme + ".allow", "always"},
+	}
+	env := []string{"GIT_CONFIG_COUNT=" + strconv.Itoa(len(set))}
+	for i, kv := range set {
+		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, kv[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, kv[1]))
+	}
+	return env
+}
+
+// git runs git outside of every sandbox, so only ever in a mirror.
+func (m *mirrors) git(ctx context.Context, dir string, settings []string, args ...string) (proc.Result, error) {
+	env := append([]string{
+		"PATH=" + proc.DefaultPath, "LANG=C.UTF-8", "HOME=/nonexistent",
+		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0", "GIT_NO_REPLACE_OBJECTS=1",
+		"GIT_CEILING_DIRECTORIES=" + m.dir,
+	}, settings...)
+	return proc.Run(ctx, proc.Command{Argv: append([]string{"git"}, args...), Dir: dir, Env: env, Limit: 64 << 10, Clock: m.clock})
+}

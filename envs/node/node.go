@@ -1,0 +1,317 @@
+// Package node is the node daemon: the one privileged process of a machine. It
+// prepares snapshots of environments (refresh), restores and discards clones,
+// starts sandboxes on behalf of runners, keeps the trusted mirrors and collects
+// what nobody needs any more.
+//
+// In come work and references from the control plane (/node/v1) and grants the
+// control plane signed, which runners bring over a unix socket. Out go
+// snapshots that were proved, clones, sandboxes and the node's state. It obeys
+// nobody without a grant. Whatever a repository brings runs in a sandbox only;
+// git runs outside only in the mirrors, where no sandbox can write.
+//
+// All state is on disk and in the kernel (trees, mirrors, cgroups), so a daemon
+// that was killed goes on where it was; sandboxes do not notice.
+package node
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"inspect/checks/redact"
+	"inspect/envs/proc"
+	"inspect/envs/sandbox"
+	"inspect/envs/snapshot"
+	"inspect/envs/wire"
+)
+
+// ErrStopAll, as the cause of the context given to Run, means that the whole
+// product stops: the daemon's sandboxes are ended too.
+var ErrStopAll = errors.New("everything is stopped")
+
+// Options of New. Fields without a default must be set.
+type Options struct {
+	Name       string            // of the node, as the control plane knows it
+	Root       string            // mirrors and the daemon's own files; made if needed
+	Socket     string            // path of the unix socket runners come to; at most 107 bytes
+	ControlURL string            // of the control plane's machine listener
+	Token      string            // bearer token of this node
+	GrantKey   ed25519.PublicKey // of the control plane
+	GitBase    string            // the one place repositories are fetched from; default https://github.com
+
+	Store    snapshot.Store
+	Launcher Launcher
+
+	SandboxUID, SandboxGID int
+	Expose                 []string // host directories shown in sandboxes whose bin is put on PATH
+
+	MinFree      int64         // bytes; below it nothing is restored or refreshed. Default 1 GiB; negative: no floor
+	Grace        time.Duration // age under which nothing is collected; default 10 min
+	CollectEvery time.Duration // default 1 min
+	StateEvery   time.Duration // default 10 s
+	Refreshes    int           // at the same time; default 1
+
+	StopAll bool // ErrStopAll whatever the cause
+
+	HTTP     http.RoundTripper // default http.DefaultTransport
+	Redactor *redact.Redactor  // known secrets; default none but the patterns
+	Clock    proc.Clock        // default proc.System()
+	Log      *slog.Logger      // default: nothing is logged
+}
+
+// Node is a node daemon.
+type Node struct {
+	o        Options
+	clock    proc.Clock
+	log      *slog.Logger
+	control  *control
+	mirrors  *mirrors
+	redactor *redact.Redactor
+	probe    sandbox.Probe
+
+	ids      keyed         // sandbox ids: start and discard one after the other
+	environs keyed         // environments: refreshes never overlap
+	names    keyed         // snapshots a refresh works on: held while it does
+	slots    chan struct{} // refreshes at the same time
+
+	mu      sync.Mutex
+	running map[string]*running // sandboxes this process started
+	working map[int64]bool      // work items in hand
+	offered map[snapshot.SnapshotID]time.Time
+}
+
+// New checks the options. Nothing is started or written.
+func New(o Options) (*Node, error) {
+	switch {
+	case o.Name == "":
+		return nil, errors.New("node daemon: the node has no name")
+	case o.Root == "" || o.Socket == "":
+		return nil, errors.New("node daemon: the data directory or the socket's path is missing")
+	case len(o.Socket) > 107: // sun_path: unix(7)
+		return nil, fmt.Errorf("node daemon: the socket's path has %d bytes, the system allows 107: choose a shorter data directory than that of %s", len(o.Socket), o.Socket)
+	case len(o.GrantKey) != ed25519.PublicKeySize:
+		return nil, errors.New("node daemon: the control plane's grant key is missing")
+	case o.Store == nil || o.Launcher == nil:
+		return nil, errors.New("node daemon: no snapshot store or no sandbox launcher was given")
+	case os.Geteuid() == 0 && (o.SandboxUID <= 0 || o.SandboxGID <= 0):
+		return nil, errors.New("node daemon: the sandbox's uid and gid must be those of an unprivileged account")
+	}
+	if o.GitBase == "" {
+		o.GitBase = "https://github.com"
+	}
+	base, err := parseGitBase(o.GitBase)
+	if err != nil {
+		return nil, fmt.Errorf("node daemon: %w", err)
+	}
+	if o.MinFree == 0 {
+		o.MinFree = 1 << 30
+	}
+	def(&o.Grace, 10*time.Minute)
+	def(&o.CollectEvery, time.Minute)
+	def(&o.StateEvery, 10*time.Second)
+	if o.Refreshes <= 0 {
+		o.Refreshes = 1
+	}
+	if o.HTTP == nil {
+		o.HTTP = http.DefaultTransport
+	}
+	if o.Redactor == nil {
+		o.Redactor = redact.New()
+	}
+	if o.Clock == nil {
+		o.Clock = proc.System()
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Root, err = filepath.Abs(o.Root)
+	if err != nil {
+		return nil, fmt.Errorf("node daemon: %w", err)
+	}
+	c, err := newControl(o.ControlURL, o.Token, o.HTTP)
+	if err != nil {
+		return nil, fmt.Errorf("node daemon: %w", err)
+	}
+	return &Node{
+		o: o, clock: o.Clock, log: o.Log, control: c, redactor: o.Redactor,
+		mirrors: &mirrors{
+			dir: filepath.Join(o.Root, "mirrors"), gitBase: base, token: c.gitToken, clock: o.Clock,
+			locks: map[int64]*sync.Mutex{}, ready: map[int64]bool{},
+		},
+		slots:   make(chan struct{}, o.Refreshes),
+		running: map[string]*running{}, working: map[int64]bool{}, offered: map[snapshot.SnapshotID]time.Time{},
+	}, nil
+}
+
+func def(d *time.Duration, v time.Duration) {
+	if *d <= 0 {
+		*d = v
+	}
+}
+
+// Run serves until ctx ends and returns when everything it started has ended,
+// except sandboxes: those go on without the daemon, unless the context's cause
+// is ErrStopAll. The error says why the daemon could not start; after a start
+// it is nil.
+func (n *Node) Run(ctx context.Context) error {
+	unlock, err := n.prepare(ctx)
+	if err != nil {
+		return fmt.Errorf("start the node daemon: %w", err)
+	}
+	defer unlock()
+	srv, err := n.listen()
+	if err != nil {
+		return fmt.Errorf("start the node daemon: %w", err)
+	}
+	// Serving first: what an earlier daemon left is reclaimed in the background.
+	var wg sync.WaitGroup
+	for _, loop := range []func(context.Context){srv.serve, n.advertise, n.workLoop, n.collectLoop} {
+		wg.Go(func() { loop(ctx) })
+	}
+	n.log.Info("node daemon is serving", "node", n.o.Name, "socket", n.o.Socket, "store", n.o.Store.Name(), "tier", n.probe.Tier, "limits", n.probe.Limits)
+	wg.Wait()
+	if n.o.StopAll || errors.Is(context.Cause(ctx), ErrStopAll) {
+		n.stopSandboxes(context.WithoutCancel(ctx))
+	}
+	return nil
+}
+
+// prepare makes the directories, takes the lock and asks the launcher what it can do.
+func (n *Node) prepare(ctx context.Context) (unlock func(), err error) {
+	for _, d := range []string{n.o.Root, n.mirrors.dir, filepath.Dir(n.o.Socket)} {
+		// 0711: runners and sandboxes of other uids pass, and need not list.
+		if err := os.MkdirAll(d, 0o711); err != nil {
+			return nil, err
+		}
+	}
+	lock, err := os.OpenFile(filepath.Join(n.o.Root, "node.lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("another node daemon uses %s", n.o.Root)
+	}
+	unlock = func() { lock.Close() }
+	if n.probe, err = n.o.Launcher.Probe(ctx); err != nil {
+		unlock()
+		return nil, fmt.Errorf("this machine cannot isolate a sandbox: %w", err)
+	}
+	tmp := n.gitConfigPath() + ".new"
+	if err := errors.Join(os.WriteFile(tmp, []byte(gitConfig), 0o644), os.Chmod(tmp, 0o644), os.Rename(tmp, n.gitConfigPath())); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
+// advertise tells the control plane of this node until ctx ends.
+func (n *Node) advertise(ctx context.Context) {
+	known := true
+	for ctx.Err() == nil {
+		err := func() error {
+			s, err := n.state(ctx)
+			if err != nil {
+				return err
+			}
+			return n.control.state(ctx, s)
+		}()
+		if ok := err == nil; ok != known && ctx.Err() == nil {
+			known = ok
+			if ok {
+				n.log.Info("the control plane takes this node's state again")
+			} else {
+				n.log.Warn("this node's state could not be told; going on", "error", err)
+			}
+		}
+		if proc.Sleep(ctx, n.clock, n.o.StateEvery) != nil {
+			return
+		}
+	}
+}
+
+func (n *Node) state(ctx context.Context) (wire.NodeState, error) {
+	l, err := n.o.Store.List(ctx)
+	if err != nil {
+		return wire.NodeState{}, err
+	}
+	sp, err := n.o.Store.Space(ctx)
+	if err != nil {
+		return wire.NodeState{}, err
+	}
+	s := wire.NodeState{
+		Node: n.o.Name, Version: wire.Version, Store: n.o.Store.Name(), Tier: n.probe.Tier, Limits: n.probe.Limits,
+		FreeBytes: sp.Free, Clones: []wire.Clone{}, Snapshots: []string{}, Work: []int64{},
+	}
+	n.mu.Lock()
+	for id := range n.working {
+		s.Work = append(s.Work, id)
+	}
+	n.mu.Unlock()
+	slices.Sort(s.Work)
+	for _, c := range l.Clones {
+		if c.ID.Purpose != snapshot.PurposeProof {
+			s.Clones = append(s.Clones, snapshot.CloneOf(c))
+		}
+	}
+	for _, i := range l.Snapshots {
+		s.Snapshots = append(s.Snapshots, string(i.ID))
+	}
+	return s, nil
+}
+
+// keyed makes what is done for one key happen one after the other.
+type keyed struct {
+	mu   sync.Mutex
+	held map[string]chan struct{} // closed when let go
+}
+
+// try takes the key if nobody has it.
+func (k *keyed) try(key string) (unlock func(), ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held[key] != nil {
+		return nil, false
+	}
+	if k.held == nil {
+		k.held = map[string]chan struct{}{}
+	}
+	mine := make(chan struct{})
+	k.held[key] = mine
+	return func() {
+		k.mu.Lock()
+		delete(k.held, key)
+		k.mu.Unlock()
+		close(mine)
+	}, true
+}
+
+// lock waits for the key or the context's end.
+func (k *keyed) lock(ctx context.Context, key string) (unlock func(), err error) {
+	for {
+		if unlock, ok := k.try(key); ok {
+			return unlock, nil
+		}
+		k.mu.Lock()
+		busy := k.held[key]
+		k.mu.Unlock()
+		if busy == nil {
+			continue // let go meanwhile
+		}
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,296 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"inspect/envs/proc"
+	"inspect/envs/sandbox/stream"
+	"inspect/envs/snapshot"
+	"inspect/envs/wire"
+)
+
+// Bounds of a refresh.
+const (
+	defaultRefresh = 30 * time.Minute // if the work names no timeout
+	maxSetup       = 64               // commands
+	maxSetupLine   = 16 << 10         // bytes of one
+)
+
+// refreshError is a refresh that failed by what the repository brought, in
+// words for a person.
+type refreshError struct{ words string }
+
+func (e *refreshError) Error() string { return e.words }
+
+func failed(format string, args ...any) error { return &refreshError{fmt.Sprintf(format, args...)} }
+
+// refresh prepares a snapshot: fetch → checkout → setup → scan → snapshot →
+// proof. Whatever the repository brings runs in a sandbox. It is idempotent: a
+// snapshot that is there already is proved again and offered. If it fails
+// nothing of it stays. The caller holds the snapshot's name.
+func (n *Node) refresh(ctx context.Context, work int64, w wire.RefreshWork) (*wire.SnapshotOffer, error) {
+	id := snapshot.SnapshotID(w.Snapshot)
+	if err := errors.Join(id.Check(), n.checkRefresh(w)); err != nil {
+		return nil, fmt.Errorf("the refresh cannot be done: %w", err)
+	}
+	unlockEnv, err := n.environs.lock(ctx, w.Environment)
+	if err != nil {
+		return nil, err
+	}
+	defer unlockEnv()
+
+	timeout := w.Timeout
+	if timeout <= 0 {
+		timeout = defaultRefresh
+	}
+	parent := ctx
+	ctx, cancel := proc.WithTimeout(ctx, n.clock, timeout)
+	defer cancel()
+	r := &refresher{n: n, w: w, meta: snapshot.Meta{
+		Environment: w.Environment, Generation: w.Generation, Commit: w.Commit, ConfigDigest: w.ConfigDigest,
+	}, phases: map[string]time.Duration{}}
+	info, err := r.run(ctx)
+	if err != nil && parent.Err() == nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		err = failed("preparing the environment took longer than %s and was stopped while in phase %s\n%v", timeout, r.phase, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &wire.SnapshotOffer{
+		Work: work, Snapshot: w.Snapshot, Environment: w.Environment, Generation: w.Generation, Commit: w.Commit,
+		ConfigDigest: w.ConfigDigest, Store: n.o.Store.Name(), Bytes: info.Bytes, Phases: r.phases,
+	}, nil
+}
+
+func (n *Node) checkRefresh(w wire.RefreshWork) error {
+	switch {
+	case w.Environment == "" || len(w.Environment) > 256:
+		return errors.New("it names no environment")
+	case !commitPattern.MatchString(w.Commit):
+		return errors.New("its commit is not a full commit id")
+	case len(w.ConfigDigest) > 256:
+		return errors.New("its configuration digest is too long")
+	case len(w.Setup) > maxSetup:
+		return fmt.Errorf("it has %d setup commands, at most %d are run", len(w.Setup), maxSetup)
+	}
+	for _, line := range w.Setup {
+		if len(line) > maxSetupLine || strings.ContainsRune(line, 0) {
+			return fmt.Errorf("a setup command is longer than %d bytes or holds a zero byte", maxSetupLine)
+		}
+	}
+	// The proof's clone is named after the snapshot.
+	return proofOf(w).Check()
+}
+
+func proofOf(w wire.RefreshWork) snapshot.CloneID {
+	return snapshot.CloneID{Session: w.Snapshot, Generation: max(w.Generation, 0), Purpose: snapshot.PurposeProof}
+}
+
+// refresher is one refresh.
+type refresher struct {
+	n      *Node
+	w      wire.RefreshWork
+	meta   snapshot.Meta
+	phase  string
+	phases map[string]time.Duration
+}
+
+// in runs one phase and notes how long it took.
+func (r *refresher) in(phase string, fn func() error) error {
+	r.phase = phase
+	begun := r.n.clock.Now()
+	err := fn()
+	r.phases[phase] = r.n.clock.Now().Sub(begun)
+	return err
+}
+
+func (r *refresher) run(ctx context.Context) (snapshot.Info, error) {
+	n := r.n
+	l, err := n.o.Store.List(ctx)
+	if err != nil {
+		return snapshot.Info{}, err
+	}
+	for _, s := range l.Snapshots {
+		if s.ID != snapshot.SnapshotID(r.w.Snapshot) {
+			continue
+		}
+		if s.Meta != r.meta {
+			return snapshot.Info{}, fmt.Errorf("snapshot %s is there already and was made of something else", s.ID)
+		}
+		// Made before, perhaps by a daemon that was killed before it told.
+		return s, r.proveOrDiscard(ctx)
+	}
+	if err := n.admission(ctx); err != nil {
+		return snapshot.Info{}, err
+	}
+	if err := r.in("fetch", func() error { return n.mirrors.Fetch(ctx, r.w.Remote, r.w.Commit) }); err != nil {
+		return snapshot.Info{}, err
+	}
+	info, err := r.build(ctx)
+	if err != nil {
+		return snapshot.Info{}, err
+	}
+	return info, r.proveOrDiscard(ctx)
+}
+
+// build makes the base, lets the sandbox fill it, and publishes it in the store.
+func (r *refresher) build(ctx context.Context) (info snapshot.Info, err error) {
+	n := r.n
+	base := snapshot.BaseID(r.w.Snapshot)
+	// One a killed daemon left. It is ours: the store says so or refuses.
+	if err := n.discardBase(ctx, base); err != nil {
+		return info, fmt.Errorf("remove an earlier try: %w", err)
+	}
+	b, err := n.o.Store.Prepare(ctx, base, "")
+	if err != nil {
+		return info, err
+	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		// The base is ours to remove: Prepare made it. It is gone already if
+		// it became a snapshot.
+		if derr := n.discardBase(context.WithoutCancel(ctx), base); derr != nil {
+			n.log.Warn("the base of a failed refresh stays for now", "base", base, "error", derr)
+		}
+	}()
+	for _, d := range []string{workDir, homeDir} {
+		p := filepath.Join(b.Path, d)
+		if err := os.Mkdir(p, 0o755); err != nil {
+			return info, err
+		}
+		if os.Geteuid() == 0 {
+			if err := os.Chown(p, n.o.SandboxUID, n.o.SandboxGID); err != nil {
+				return info, err
+			}
+		}
+	}
+	err = r.inSandbox(ctx, refreshPrefix+r.w.Snapshot, b.Path, func(c *stream.Client) error {
+		for _, phase := range []struct {
+			name string
+			fn   func(context.Context, *stream.Client) error
+		}{{"checkout", r.checkout}, {"setup", r.setup}, {"scan", r.scan}} {
+			if err := r.in(phase.name, func() error { return phase.fn(ctx, c) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return info, err
+	}
+	err = r.in("snapshot", func() error {
+		info, err = n.o.Store.Snapshot(ctx, base, snapshot.SnapshotID(r.w.Snapshot), r.meta)
+		return err
+	})
+	if err == nil && info.LeftOutCount > 0 {
+		n.log.Info("the snapshot has names that are no files; clones will not have them", "snapshot", r.w.Snapshot, "count", info.LeftOutCount, "names", info.LeftOut)
+	}
+	return info, err
+}
+
+// proveOrDiscard restores the snapshot once and looks at the result. One that
+// cannot be restored is never offered.
+func (r *refresher) proveOrDiscard(ctx context.Context) error {
+	err := r.in("proof", func() error { return r.prove(ctx) })
+	if err == nil {
+		return nil
+	}
+	// Also when the refresh is only stopped: it is done again from the start.
+	if derr := r.n.o.Store.Discard(context.WithoutCancel(ctx), snapshot.SnapshotID(r.w.Snapshot)); derr != nil {
+		r.n.log.Warn("an unproved snapshot stays for now", "snapshot", r.w.Snapshot, "error", derr)
+	}
+	return fmt.Errorf("the snapshot was made but is no good: %w", err)
+}
+
+func (r *refresher) prove(ctx context.Context) error {
+	n, id := r.n, proofOf(r.w)
+	if err := n.discard(ctx, id); err != nil {
+		return err
+	}
+	c, err := n.o.Store.Restore(ctx, snapshot.SnapshotID(r.w.Snapshot), id)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := n.discard(context.WithoutCancel(ctx), id); err != nil {
+			n.log.Warn("the clone of a proof stays for now", "clone", id.String(), "error", err)
+		}
+	}()
+	return r.inSandbox(ctx, id.String(), c.Path, func(c *stream.Client) error { return r.verifyTree(ctx, c) })
+}
+
+// inSandbox runs fn with a fresh sandbox over a tree and returns when
+// everything in the sandbox has ended.
+func (r *refresher) inSandbox(ctx context.Context, id, tree string, fn func(*stream.Client) error) error {
+	n := r.n
+	unlock, err := n.ids.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	near, far, err := stream.Pair()
+	if err != nil {
+		return err
+	}
+	limits := r.w.Limits
+	limits.Timeout = 0 // the refresh has its own
+	run, err := n.start(ctx, id, tree, r.w.Remote.RepositoryID, limits, far)
+	if err != nil {
+		near.Close()
+		return err
+	}
+	c := stream.NewClient(near)
+	ferr := c.Ready(ctx)
+	if ferr == nil {
+		ferr = fn(c)
+	}
+	_ = c.Close()
+	if err := n.end(context.WithoutCancel(ctx), id); err != nil {
+		return errors.Join(ferr, fmt.Errorf("end sandbox %s: %w", id, err))
+	}
+	<-run.over
+	if ferr != nil {
+		return hint(ferr, run.end)
+	}
+	return nil
+}
+
+// hint adds what the kernel knows about why a command failed.
+func hint(err error, end wire.SandboxEnd) error {
+	var words []string
+	if end.OOM > 0 {
+		words = append(words, fmt.Sprintf("the memory limit was reached and %d processes were killed for it", end.OOM))
+	}
+	if end.PidsHit > 0 {
+		words = append(words, "the limit of processes was reached")
+	}
+	if end.DiskFull {
+		words = append(words, "the disk limit was reached")
+	}
+	if len(words) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w\nNote: %s.", err, strings.Join(words, "; "))
+}
+
+// discardBase ends what prepares a base and removes it.
+func (n *Node) discardBase(ctx context.Context, id snapshot.BaseID) error {
+	sandboxID := refreshPrefix + string(id)
+	unlock, err := n.ids.lock(ctx, sandboxID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := n.end(ctx, sandboxID); err != nil {
+		return err
+	}
+	return n.o.Store.Discard(ctx, id)
+}

@@ -1,0 +1,216 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"inspect/checks/redact"
+	"inspect/envs/proc"
+	"inspect/envs/sandbox"
+	"inspect/envs/sandbox/stream"
+)
+
+// What is kept of a command's output, in bytes.
+const (
+	outputTail  = 4 << 10 // shown when it failed
+	statusBytes = 1 << 20 // of git status
+)
+
+// checkout gives the sandbox a repository of its own: all objects are in it and
+// it needs nothing outside, but its origin is the read-only mirror. No hooks,
+// no background maintenance: a repack in a clone would share no blocks with
+// its snapshot.
+func (r *refresher) checkout(ctx context.Context, c *stream.Client) error {
+	branch, commit := r.w.Remote.Branch, r.w.Commit
+	tracking := "refs/remotes/origin/" + branch
+	for _, argv := range [][]string{
+		{"git", "init", "--quiet", "--template=", "--initial-branch=" + branch, "."},
+		{"git", "config", "gc.auto", "0"},
+		{"git", "config", "maintenance.auto", "false"},
+		{"git", "remote", "add", "-t", branch, "origin", "file://" + sandbox.MirrorPath},
+		{"git", "fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "origin", commit + ":" + tracking},
+		{"git", "symbolic-ref", "refs/remotes/origin/HEAD", tracking},
+		{"git", "-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "-B", branch, "--track", "origin/" + branch},
+	} {
+		if err := r.command(ctx, c, "checking out "+commit, strings.Join(argv[:2], " "), stream.Exec{Argv: argv}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setup runs the repository's setup commands one after the other.
+func (r *refresher) setup(ctx context.Context, c *stream.Client) error {
+	for i, line := range r.w.Setup {
+		what := fmt.Sprintf("setup command %d of %d", i+1, len(r.w.Setup))
+		if err := r.command(ctx, c, what, line, stream.Exec{Argv: []string{"sh", "-c", line}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leftovers removes what running programs leave and no later one may find. A
+// pid file is worse than useless: in a fresh pid namespace its number belongs
+// to something else.
+const leftovers = `set -e
+if [ -d .git ]; then
+  find .git -xdev -name '*.lock' -type f -delete
+  rm -f .git/gc.pid .git/fsmonitor--daemon.ipc
+fi
+find "$PWD" "$HOME" -xdev \( -name postmaster.pid -o -type s -o -type p \) -delete
+`
+
+// scan looks at what setup made of the tree. Setup may add what git ignores;
+// what it leaves beside that is written to .git/info/exclude, so that it never
+// becomes a part of somebody's change; what it changes of the repository's own
+// files fails the refresh, because every session would begin with that change.
+func (r *refresher) scan(ctx context.Context, c *stream.Client) error {
+	if err := r.command(ctx, c, "clearing what setup left", "find", stream.Exec{Argv: []string{"sh", "-c", leftovers}}); err != nil {
+		return err
+	}
+	status, err := r.status(ctx, c)
+	if err != nil {
+		return err
+	}
+	if len(status.changed) > 0 {
+		return failed("setup changed files of the repository: %s. Let setup leave them as they are (for example npm ci in place of npm install), or commit the change",
+			listed(status.changed))
+	}
+	if len(status.untracked) > 0 {
+		lines, err := excludes(status.untracked)
+		if err != nil {
+			return err
+		}
+		err = r.command(ctx, c, "excluding what setup left", "cat", stream.Exec{
+			Argv:  []string{"sh", "-c", "mkdir -p .git/info && cat >> .git/info/exclude"},
+			Stdin: strings.NewReader("# left by setup\n" + lines),
+		})
+		if err != nil {
+			return err
+		}
+		r.n.log.Info("setup left files git does not ignore; they are excluded", "snapshot", r.w.Snapshot, "names", listed(status.untracked))
+	}
+	if err := r.verifyTree(ctx, c); err != nil {
+		return err
+	}
+	return r.command(ctx, c, "checking the repository after setup", "git fsck", stream.Exec{
+		Argv: []string{"git", "fsck", "--connectivity-only", "--no-dangling", "--no-progress"},
+	})
+}
+
+// verifyTree says whether the workspace is at the commit and clean.
+func (r *refresher) verifyTree(ctx context.Context, c *stream.Client) error {
+	head := &proc.Head{N: 200}
+	if err := r.command(ctx, c, "reading HEAD", "git rev-parse HEAD", stream.Exec{Argv: []string{"git", "rev-parse", "HEAD"}, Stdout: head}); err != nil {
+		return err
+	}
+	if got := strings.TrimSpace(string(head.Bytes())); got != r.w.Commit {
+		return failed("the workspace is at commit %s, not at %s: setup must not commit or check out anything", redact.Cut(got, 64), r.w.Commit)
+	}
+	status, err := r.status(ctx, c)
+	if err != nil {
+		return err
+	}
+	if names := append(status.changed, status.untracked...); len(names) > 0 {
+		return failed("git status is not clean: %s", listed(names))
+	}
+	return nil
+}
+
+// status is what git status found.
+type status struct{ changed, untracked []string }
+
+func (r *refresher) status(ctx context.Context, c *stream.Client) (status, error) {
+	out := &proc.Head{N: statusBytes}
+	err := r.command(ctx, c, "looking at the tree", "git status", stream.Exec{
+		Argv:   []string{"git", "status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=normal", "--ignore-submodules=all"},
+		Stdout: out,
+	})
+	if err != nil {
+		return status{}, err
+	}
+	if out.Cut() {
+		return status{}, failed("setup leaves more files than can be listed that git does not ignore: add what it makes to .gitignore")
+	}
+	var s status
+	for _, entry := range bytes.Split(out.Bytes(), []byte{0}) {
+		switch {
+		case len(entry) < 4: // the end
+		case string(entry[:3]) == "?? ":
+			s.untracked = append(s.untracked, string(entry[3:]))
+		default:
+			s.changed = append(s.changed, string(entry[3:]))
+		}
+	}
+	return s, nil
+}
+
+// excludes turns names into lines of .git/info/exclude that match just them.
+func excludes(names []string) (string, error) {
+	var b strings.Builder
+	for _, name := range names {
+		if strings.ContainsAny(name, "\n\r") {
+			return "", failed("setup leaves a file whose name holds a line break: %q", redact.Cut(name, 100))
+		}
+		b.WriteByte('/')
+		for _, c := range []byte(name) {
+			if strings.IndexByte(`\*?[] `, c) >= 0 {
+				b.WriteByte('\\')
+			}
+			b.WriteByte(c)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String(), nil
+}
+
+// listed names the first few.
+func listed(names []string) string {
+	const show = 5
+	var out []string
+	for _, n := range names[:min(len(names), show)] {
+		out = append(out, redact.OneLine(n, 120))
+	}
+	if len(names) > show {
+		out = append(out, fmt.Sprintf("and %d more", len(names)-show))
+	}
+	return strings.Join(out, ", ")
+}
+
+// command runs one command in the sandbox. If it fails the error has its last
+// lines, without secrets.
+func (r *refresher) command(ctx context.Context, c *stream.Client, what, line string, e stream.Exec) error {
+	tail := &proc.Tail{N: outputTail}
+	shared := io.Writer(tail)
+	if e.Stdout == nil {
+		e.Stdout = shared
+	}
+	e.Stderr = shared
+	exit, err := c.Run(ctx, e)
+	var cannot *stream.StartError
+	switch {
+	case errors.As(err, &cannot):
+		return failed("%s could not be started: %s: %s", what, redact.OneLine(line, 300), cannot.Words)
+	case err == nil && exit.Code == 0 && exit.Signal == "":
+		return nil
+	}
+	how := fmt.Sprintf("failed with exit status %d", exit.Code)
+	switch {
+	case errors.Is(err, stream.ErrEnded):
+		how = "did not end: the sandbox went away"
+	case err != nil:
+		how = "did not end: " + err.Error()
+	case exit.Signal != "":
+		how = "was ended by " + exit.Signal
+	}
+	words := what + " " + how + ": " + redact.OneLine(line, 300)
+	if out := strings.TrimSpace(string(tail.Bytes())); out != "" {
+		words += "\n" + redact.Tail(redact.Visible(out), outputTail)
+	}
+	return failed("%s", r.n.redactor.String(words))
+}

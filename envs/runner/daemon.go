@@ -1,0 +1,29 @@
+package runner
+
+import (
+	"context"
+
+	"inspect/envs/node/dial"
+	"inspect/envs/wire"
+)
+
+// daemon is the node daemon at a unix socket.
+type daemon struct{ socket string }
+
+var _ Node = daemon{}
+
+func (d daemon) Restore(ctx context.Context, grant string) (wire.RestoreReply, error) {
+	return dial.Restore(ctx, d.socket, grant)
+}
+
+func (d daemon) Sandbox(ctx context.Context, grant string) (Sandbox, <-chan wire.SandboxEnd, error) {
+	client, end, err := dial.Sandbox(ctx, d.socket, grant)
+	if err != nil {
+		return nil, nil, err // a nil client is no Sandbox
+	}
+	return client, end, nil
+}
+
+func (d daemon) Discard(ctx context.Context, grant string) error {
+	return dial.Discard(ctx, d.socket, grant)
+}

@@ -1,0 +1,30 @@
+package runner
+
+import (
+	"context"
+
+	"inspect/envs/sandbox/stream"
+	"inspect/envs/wire"
+)
+
+// Node is what the runner needs of the daemon that owns the clones and starts
+// the sandboxes. Every method takes a grant of the control plane, waits while
+// the daemon is away, up to the context's end, and may be repeated. Errors that
+// the daemon itself gave are *wire.Error.
+type Node interface {
+	// Restore makes the grant's clone, or finds it made.
+	Restore(ctx context.Context, grant string) (wire.RestoreReply, error)
+	// Sandbox starts a sandbox over the grant's clone. The channel gives one
+	// value when the sandbox has ended, or is closed without one if nobody
+	// could tell.
+	Sandbox(ctx context.Context, grant string) (Sandbox, <-chan wire.SandboxEnd, error)
+	// Discard removes the grant's clone. Not found is success.
+	Discard(ctx context.Context, grant string) error
+}
+
+// Sandbox is a running sandbox. Close ends it with everything in it;
+// *stream.Client is one.
+type Sandbox interface {
+	Run(ctx context.Context, e stream.Exec) (stream.Exit, error)
+	Close() error
+}

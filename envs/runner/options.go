@@ -1,0 +1,153 @@
+package runner
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"inspect/envs/proc"
+	"inspect/envs/wire"
+)
+
+// Options say which attempt to run and where everybody is.
+type Options struct {
+	ControlURL string // base address of the machines' API, e.g. "http://127.0.0.1:7402"
+	Session    string
+	Generation int
+	// Secret is the one-time proof of identity. It comes from standard input
+	// (ReadSecret), never from arguments or environment, and is forgotten once
+	// it has been exchanged.
+	Secret string
+	// NodeSocket is the node daemon's unix socket; unused if Node is set.
+	NodeSocket string
+	// Spool is a directory for events and output that wait to be sent. It is
+	// made if it is not there and removed at the end. It must belong to this
+	// attempt alone.
+	Spool string
+
+	Node  Node              // nil: the daemon at NodeSocket
+	HTTP  http.RoundTripper // nil: one of our own, without proxies
+	Clock proc.Clock        // nil: the system's
+	Log   *slog.Logger      // nil: nothing is logged
+
+	pace      pace
+	places    places
+	maxBundle int64 // bytes; 0: wire.MaxBundleBytes
+}
+
+// pace is how often and how long things are done. Tests make it faster.
+type pace struct {
+	heartbeat  time.Duration // design: every 10 s
+	turn       time.Duration // a bundle of committed work at least this often
+	restore    time.Duration // most a restore may take
+	sandbox    time.Duration // most a sandbox may take to start
+	sandboxEnd time.Duration // most its end may take to be told
+	git        time.Duration // most one git command may take
+	script     time.Duration // most one small command of ours may take
+	interrupt  time.Duration // between asking the agent to stop and killing it
+	report     time.Duration // kept free before EndDeadline to upload and report
+	overtime   time.Duration // how long after EndDeadline the report is still tried
+	discard    time.Duration // most the discarding at the end may take
+	request    time.Duration // one ordinary call to the control plane
+	poll       time.Duration // one long poll; the control plane answers within 25 s
+	upload     time.Duration // one upload
+	retryMax   time.Duration // longest pause between tries of a call
+	events     time.Duration // pause of the event sender for each event sent
+}
+
+func (p *pace) setDefaults() {
+	for _, d := range []struct {
+		to *time.Duration
+		is time.Duration
+	}{
+		{&p.heartbeat, 10 * time.Second},
+		{&p.turn, time.Minute},
+		{&p.restore, 10 * time.Minute},
+		{&p.sandbox, 3 * time.Minute},
+		{&p.sandboxEnd, 15 * time.Second},
+		{&p.git, 2 * time.Minute},
+		{&p.script, 20 * time.Second},
+		{&p.interrupt, 10 * time.Second},
+		{&p.report, 30 * time.Second},
+		{&p.overtime, 15 * time.Minute},
+		{&p.discard, 30 * time.Second},
+		{&p.request, 30 * time.Second},
+		{&p.poll, 40 * time.Second},
+		{&p.upload, 5 * time.Minute},
+		{&p.retryMax, 5 * time.Second},
+		{&p.events, 6 * time.Millisecond}, // 1/6 ms = 166/s, below wire.MaxEventsPerSecond
+	} {
+		if *d.to == 0 {
+			*d.to = d.is
+		}
+	}
+}
+
+// places are directories inside the sandbox. They are fixed; only tests that
+// have no sandbox change them.
+type places struct {
+	workspace string
+	home      string
+	mirror    string
+}
+
+func (p *places) setDefaults() {
+	if p.workspace == "" {
+		*p = places{workspace: "/workspace", home: "/home/agent", mirror: "/run/inspect/mirror.git"}
+	}
+}
+
+// scratch is where our own files lie inside the sandbox.
+func (p places) scratch() string { return p.home + "/.inspect" }
+
+func (o *Options) check() error {
+	u, err := url.Parse(o.ControlURL)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("the control plane's address %q is not of the form http://host:port", o.ControlURL)
+	case o.Session == "" || strings.ContainsAny(o.Session, "/\\ \t\n") || len(o.Session) > 64:
+		return fmt.Errorf("%q is not a session", o.Session)
+	case o.Generation < 1:
+		return fmt.Errorf("%d is not a generation", o.Generation)
+	case o.Secret == "":
+		return errors.New("there is no secret to prove this runner's identity with")
+	case o.Spool == "":
+		return errors.New("there is no spool directory")
+	case o.Node == nil && o.NodeSocket == "":
+		return errors.New("there is no socket of the node daemon")
+	}
+	if o.Clock == nil {
+		o.Clock = proc.System()
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.maxBundle == 0 {
+		o.maxBundle = wire.MaxBundleBytes
+	}
+	o.pace.setDefaults()
+	o.places.setDefaults()
+	return nil
+}
+
+// maxSecret bounds the secret's line, in bytes.
+const maxSecret = 4 << 10
+
+// ReadSecret reads the one-time secret: the first line of r, which is the
+// runner's standard input.
+func ReadSecret(r io.Reader) (string, error) {
+	line, err := bufio.NewReader(io.LimitReader(r, maxSecret)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", fmt.Errorf("read the one-time secret from standard input: %w", err)
+	}
+	if line = strings.TrimSpace(line); line == "" {
+		return "", errors.New("standard input holds no one-time secret")
+	}
+	return line, nil
+}

@@ -1,0 +1,193 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"inspect/envs/wire"
+)
+
+// upload is a blob on its way to the control plane.
+type upload struct {
+	blob   blob
+	bundle bool
+	turn   int
+	tip    string
+	keep   bool // the blob is needed here afterwards
+}
+
+// uploader sends blobs one after the other, in the order in which they came,
+// while the attempt goes on. The control plane may be away for as long as it
+// likes; a bundle that waits is replaced by a later one.
+type uploader struct {
+	control *control
+	events  *eventLog
+
+	mu      sync.Mutex
+	queue   []upload
+	busy    bool
+	sent    int64            // bytes of artifacts
+	turns   int              // bundles queued so far
+	refused map[string]error // by sha256: why it is not there
+	known   map[string]bool  // artifacts queued before, by sha256
+	last    upload           // the last bundle that arrived
+	changed chan struct{}
+
+	queuedResult bool
+}
+
+func newUploader(c *control, l *eventLog) *uploader {
+	return &uploader{
+		control: c, events: l,
+		refused: map[string]error{}, known: map[string]bool{}, changed: make(chan struct{}),
+	}
+}
+
+func (u *uploader) signal() {
+	close(u.changed)
+	u.changed = make(chan struct{})
+}
+
+// artifact queues output. Empty output is sent too: that a command said nothing
+// is evidence.
+func (u *uploader) artifact(b blob) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.sent+b.size > wire.MaxArtifactBytes {
+		u.refused[b.sha256] = errors.New("the session has as many artifacts as it may have")
+		b.remove()
+		return
+	}
+	if u.known[b.sha256] {
+		b.remove()
+		return
+	}
+	u.known[b.sha256] = true
+	u.sent += b.size
+	u.queue = append(u.queue, upload{blob: b})
+	u.signal()
+}
+
+// result queues the work that was taken, the first time it is called.
+func (u *uploader) result(t taken) {
+	u.mu.Lock()
+	done := u.queuedResult
+	u.queuedResult = true
+	u.mu.Unlock()
+	if done {
+		return
+	}
+	if t.patch.path != "" {
+		u.artifact(t.patch)
+	}
+	if t.bundle.path != "" {
+		u.bundle(t.bundle, t.tip, true)
+	}
+}
+
+// bundle queues the bundle of one more turn. Bundles that still wait are not
+// needed any more.
+func (u *uploader) bundle(b blob, tip string, keep bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	rest := u.queue[:0]
+	for _, q := range u.queue {
+		if q.bundle {
+			if !q.keep {
+				q.blob.remove()
+			}
+			continue
+		}
+		rest = append(rest, q)
+	}
+	u.queue = append(rest, upload{blob: b, bundle: true, turn: u.turns, tip: tip, keep: keep})
+	u.turns++
+	u.signal()
+}
+
+// send sends until ctx ends.
+func (u *uploader) send(ctx context.Context) error {
+	for {
+		u.mu.Lock()
+		if len(u.queue) == 0 {
+			u.busy = false
+			u.signal()
+			changed := u.changed
+			u.mu.Unlock()
+			select {
+			case <-changed:
+				continue
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		next := u.queue[0]
+		u.queue = u.queue[1:]
+		u.busy = true
+		u.mu.Unlock()
+
+		var err error
+		if next.bundle {
+			err = u.control.putBundle(ctx, next.turn, next.tip, next.blob)
+		} else {
+			err = u.control.putArtifact(ctx, next.blob)
+		}
+		if ctx.Err() != nil && err != nil {
+			return nil
+		}
+		if !next.keep {
+			next.blob.remove()
+		}
+		u.mu.Lock()
+		switch {
+		case err != nil:
+			u.refused[next.blob.sha256] = err
+		case next.bundle:
+			u.last = next
+		}
+		u.mu.Unlock()
+		switch {
+		case err != nil && next.bundle:
+			u.events.note("The control plane did not take the bundle of turn %d: %v.", next.turn, err)
+		case err != nil:
+			u.events.note("The control plane did not take %d bytes of output: %v.", next.blob.size, err)
+		case next.bundle:
+			u.events.add(wire.EventTurn, wire.Turn{
+				Turn: next.turn, Tip: next.tip, SHA256: next.blob.sha256, Bytes: next.blob.size,
+			})
+		}
+	}
+}
+
+// drain waits until everything queued has been sent or refused.
+func (u *uploader) drain(ctx context.Context) error {
+	for {
+		u.mu.Lock()
+		done, changed := len(u.queue) == 0 && !u.busy, u.changed
+		u.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// lastBundle is the sha256 and tip of the last bundle that arrived; empty if none did.
+func (u *uploader) lastBundle() (sha256, tip string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.last.blob.sha256, u.last.tip
+}
+
+// refusal is why the blob with this hash is not at the control plane; nil if
+// it is there or was never sent.
+func (u *uploader) refusal(sha256 string) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.refused[sha256]
+}

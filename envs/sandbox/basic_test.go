@@ -1,0 +1,240 @@
+package sandbox
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"inspect/envs/sandbox/stream"
+)
+
+func TestProbe(t *testing.T) {
+	p, err := theLauncher(t).Probe(deadline(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(p.Tier, "bubblewrap 0.") {
+		t.Errorf("tier %q", p.Tier)
+	}
+	if os.Getuid() == 0 && p.Limits != "enforced" {
+		t.Errorf("limits %q", p.Limits)
+	}
+}
+
+func TestTheWorldInside(t *testing.T) {
+	mirror := shared(t)
+	if err := os.WriteFile(filepath.Join(mirror, "HEAD"), []byte("ref"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	home := shared(t)
+	b := start(t, func(s *Spec) {
+		s.Mounts = append(s.Mounts, Mount{Source: mirror, Target: MirrorPath}, Mount{Source: home, Target: Home, Writable: true})
+		s.Env = []string{"GREETING=two words", "EMPTY=", "LANG=C"}
+	})
+	for _, c := range []struct{ script, want string }{
+		{"id -u; id -g; id -un; id -G", "1000\n1000\nagent\n1000\n"},
+		{"pwd; echo $HOME; hostname", "/workspace\n/home/agent\nsandbox\n"},
+		{"echo $GREETING; echo ${EMPTY-unset}; echo $LANG; echo $GOMAXPROCS", "two words\n\nC\n2\n"},
+		{"echo x > f; cat f; echo y > ~/g; cat ~/g", "x\ny\n"},
+		{"cat " + MirrorPath + "/HEAD", "ref"},
+		{"(echo z > " + MirrorPath + "/HEAD) 2>/dev/null; echo $?", "2\n"},
+		{"getent hosts localhost | wc -l", "1\n"},
+		{"echo t > /tmp/t && echo t > /dev/shm/t && echo t > /run/t && echo ok", "ok\n"},
+		{"ulimit -c", "0\n"},
+	} {
+		if got := b.must(t, c.script); got != c.want {
+			t.Errorf("%s: %q, want %q", c.script, got, c.want)
+		}
+	}
+	env := strings.Fields(b.exec(t, stream.Exec{Argv: []string{"env"}, Env: []string{"GREETING=one", "MORE=1"}}).out)
+	if !slices.Contains(env, "GREETING=one") || !slices.Contains(env, "MORE=1") {
+		t.Errorf("a command's own environment is not there: %v", env)
+	}
+	if r := b.exec(t, stream.Exec{Argv: []string{"pwd"}, Dir: "/usr"}); r.out != "/usr\n" {
+		t.Errorf("directory %q", r.out)
+	}
+	got, err := os.ReadFile(filepath.Join(b.work, "f"))
+	if err != nil || string(got) != "x\n" {
+		t.Errorf("what was written inside is %q outside (%v)", got, err)
+	}
+}
+
+func TestStartRefuses(t *testing.T) {
+	o := testOptions()
+	o.UID, o.GID = 0, 0
+	l := newLauncher(t, o)
+	hidden := shared(t)
+	inner := filepath.Join(hidden, "inner")
+	if err := os.Mkdir(inner, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chmod(hidden, 0o700), os.Chown(hidden, 0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		change func(*Spec)
+		words  string
+		is     error
+	}{
+		"root":             {func(s *Spec) { s.UID, s.GID = 0, 0 }, "root cannot be", ErrIsolation},
+		"a group of root":  {func(s *Spec) { s.UID, s.GID = testUID, 0 }, "root cannot be", ErrIsolation},
+		"a name":           {func(s *Spec) { s.ID = "../x" }, "cannot name", nil},
+		"little memory":    {func(s *Spec) { s.Limits.MemoryBytes = 1 << 20 }, "less than the 64 MiB", nil},
+		"negative":         {func(s *Spec) { s.Limits.Pids = -1 }, "negative", nil},
+		"a missing source": {func(s *Spec) { s.Mounts = []Mount{{"/no/such", Workspace, true}} }, "/no", nil},
+		"a missing leaf":   {func(s *Spec) { s.Mounts = []Mount{{hidden + "/../nope", Workspace, true}} }, "shortest form", nil},
+		"a leaf":           {func(s *Spec) { s.Mounts = []Mount{{"/tmp/inspect-no-such-leaf", Workspace, true}} }, "Can't find source path", nil},
+		"an unreachable":   {func(s *Spec) { s.Mounts = []Mount{{inner, Workspace, true}} }, "may not pass " + hidden, ErrIsolation},
+		"a system mount":   {func(s *Spec) { s.Mounts = []Mount{{"/tmp", "/etc/passwd", true}} }, "system's", nil},
+		"the root":         {func(s *Spec) { s.Mounts = []Mount{{"/tmp", "/", true}} }, "system's", nil},
+		"the init":         {func(s *Spec) { s.Mounts = []Mount{{"/tmp", InitPath, true}} }, "system's", nil},
+		"two on one":       {func(s *Spec) { s.Mounts = []Mount{{"/tmp", "/a", true}, {"/usr", "/a", true}} }, "taken", nil},
+		"dots":             {func(s *Spec) { s.Mounts = []Mount{{"/tmp/../etc", "/a", false}} }, "shortest form", nil},
+		"environment":      {func(s *Spec) { s.Env = []string{"nonsense"} }, "NAME=value", nil},
+		"a NUL":            {func(s *Spec) { s.Env = []string{"A=b\x00--bind\x00/\x00/x"} }, "NAME=value", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ours, theirs, err := stream.Pair()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ours.Close()
+			s := Spec{ID: newID(t), Control: theirs, UID: testUID, GID: testGID}
+			c.change(&s)
+			box, err := l.Start(deadline(t), s)
+			if err == nil {
+				_ = box.Kill(deadline(t))
+				t.Fatal("it was started")
+			}
+			if !strings.Contains(err.Error(), c.words) || (c.is != nil && !errors.Is(err, c.is)) {
+				t.Errorf("error %q, want %q", err, c.words)
+			}
+			if _, err := ours.Read(make([]byte, 1)); err == nil {
+				t.Error("the control stream was left open")
+			}
+		})
+	}
+	ids, err := l.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(ids) > 0 {
+		t.Errorf("left behind: %v", ids)
+	}
+}
+
+func TestOneNameOneSandbox(t *testing.T) {
+	b := start(t, nil)
+	_, theirs, err := stream.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = theLauncher(t).Start(deadline(t), Spec{ID: b.ID(), Control: theirs})
+	if !errors.Is(err, ErrRunning) {
+		t.Errorf("error %v, want ErrRunning", err)
+	}
+	other := newLauncher(t, testOptions()) // a daemon that was restarted
+	_, theirs, err = stream.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = other.Start(deadline(t), Spec{ID: b.ID(), Control: theirs})
+	if !errors.Is(err, ErrRunning) {
+		t.Errorf("error %v, want ErrRunning", err)
+	}
+	if b.must(t, "echo still here") != "still here\n" {
+		t.Error("the running one was disturbed")
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Options)
+		words  string
+	}{
+		"no binary":     {func(o *Options) { o.Binary = "" }, "binary is not known"},
+		"missing":       {func(o *Options) { o.Binary = "/no/such" }, "find the inspect binary"},
+		"expose":        {func(o *Options) { o.Expose = []string{"/no/such"} }, "expose /no/such"},
+		"relative":      {func(o *Options) { o.Expose = []string{"x"} }, "absolute"},
+		"all of cgroup": {func(o *Options) { o.CgroupRoot = "/" }, "cannot be ours"},
+	} {
+		o := testOptions()
+		c.change(&o)
+		o.BestEffort = false
+		if _, err := New(o); err == nil || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%s: error %v, want %q", name, err, c.words)
+		}
+	}
+}
+
+func TestUnreachableBinaryIsSaid(t *testing.T) {
+	dir := filepath.Join(shared(t), "closed")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	o := testOptions()
+	o.RunDir = ""
+	bin := filepath.Join(dir, "inspect")
+	if err := os.Symlink(o.Binary, bin); err != nil {
+		t.Fatal(err)
+	}
+	o.Binary = bin
+	l := newLauncher(t, o)
+	_, theirs, err := stream.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Start(deadline(t), Spec{ID: newID(t), Control: theirs})
+	if !errors.Is(err, ErrIsolation) || !strings.Contains(err.Error(), "run directory") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	for in, ok := range map[string]bool{
+		"bubblewrap 0.8.0\n": true, "bubblewrap 0.11.0": true, "bubblewrap 1.0": true,
+		"bubblewrap 0.7.0": false, "bwrap": false, "bubblewrap x": false, "": false,
+	} {
+		if _, err := parseVersion([]byte(in)); (err == nil) != ok {
+			t.Errorf("%q: %v", in, err)
+		}
+	}
+}
+
+// How long a sandbox takes from Start to nothing left, with `true` in it.
+func BenchmarkTrue(b *testing.B) {
+	l := theLauncher(b)
+	work := shared(b)
+	var all []time.Duration
+	for b.Loop() {
+		begun := time.Now()
+		ours, theirs, err := stream.Pair()
+		if err != nil {
+			b.Fatal(err)
+		}
+		s := testSpec(b, work, theirs)
+		box, err := l.Start(b.Context(), s)
+		if err != nil {
+			b.Fatal(err)
+		}
+		c := stream.NewClient(ours)
+		if x, err := c.Run(b.Context(), stream.Exec{Argv: []string{"true"}}); err != nil || x.Code != 0 {
+			b.Fatal(x, err)
+		}
+		c.Close()
+		box.Wait()
+		all = append(all, time.Since(begun))
+	}
+	slices.Sort(all)
+	b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "ms/median")
+}
+
+func testSpec(t testing.TB, work string, control *os.File) Spec {
+	s := Spec{ID: newID(t), Control: control, Mounts: []Mount{{work, Workspace, true}}}
+	s.Limits.CPU, s.Limits.MemoryBytes, s.Limits.Pids = 2, 512<<20, 200
+	return s
+}

@@ -1,0 +1,220 @@
+// Package inside is PID 1 of a sandbox: the one process of ours in there. In
+// come frames on the control stream (package stream), out go the commands they
+// ask for and what those write. It reaps every orphan, passes termination
+// signals on, and ends the sandbox when the control stream is closed outside.
+//
+// The commands have its uid, so it trusts none of them: it makes itself
+// undumpable before anything else exists in the sandbox (no ptrace, no reading
+// of its memory, environment or descriptors), closes what it inherited, and
+// hands a command nothing but its three streams.
+package inside
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Ready is what the init writes to its standard output when it serves.
+const Ready = "ready\n"
+
+// LifelineExit is the exit status of a sandbox whose control stream was closed.
+const LifelineExit = 137
+
+// ReservedPids is how many processes and threads of a sandbox are its init and
+// what started it. A limit of processes for the commands is raised by it.
+const ReservedPids = 40
+
+// spareThreads are made at the start and kept, because in a full process table
+// the Go runtime could make no more and would crash.
+const spareThreads = 16
+
+// Main runs the init and returns its exit status. The arguments are those
+// after the word sandbox-init:
+//
+//	--control FD   the control stream
+//	--nofile N     most open files of a process
+//	--fsize N      most bytes of one file
+//	--nproc N      most processes, where no cgroup bounds them
+//
+// With the first argument "exec" it is the short-lived step between the init
+// and a command with limits of its own, see execArgs.
+func Main(args []string) int {
+	if len(args) > 0 && args[0] == execWord {
+		return complain(execMain(args[1:]))
+	}
+	// First of all: nothing else runs in the sandbox yet, and from here on
+	// nothing in it can look into this process.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return complain(fmt.Errorf("become undumpable: %w", err))
+	}
+	if err := run(args); err != nil {
+		return complain(err)
+	}
+	return LifelineExit
+}
+
+func complain(err error) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "sandbox init: %v\n", err)
+	return 125
+}
+
+type config struct {
+	control              int
+	nofile, fsize, nproc uint64
+}
+
+func parse(args []string) (config, error) {
+	var c config
+	f := flag.NewFlagSet("sandbox-init", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.IntVar(&c.control, "control", 3, "")
+	f.Uint64Var(&c.nofile, "nofile", 0, "")
+	f.Uint64Var(&c.fsize, "fsize", 0, "")
+	f.Uint64Var(&c.nproc, "nproc", 0, "")
+	if err := f.Parse(args); err != nil {
+		return c, err
+	}
+	if f.NArg() > 0 {
+		return c, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	if c.control < 3 {
+		return c, fmt.Errorf("descriptor %d cannot be the control stream", c.control)
+	}
+	return c, nil
+}
+
+func run(args []string) error {
+	c, err := parse(args)
+	if err != nil {
+		return err
+	}
+	if os.Getpid() != 1 {
+		return errors.New("it is not the first process of a sandbox; Inspect starts it, not you")
+	}
+	if err := closeInherited(c.control); err != nil {
+		return err
+	}
+	if err := setLimits(c); err != nil {
+		return err
+	}
+	unix.Umask(0o022)
+	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), 4))
+	keepThreads(spareThreads)
+
+	if err := unix.SetNonblock(c.control, true); err != nil {
+		return fmt.Errorf("descriptor %d is no control stream: %w", c.control, err)
+	}
+	s := newServer(os.NewFile(uintptr(c.control), "control"))
+	stop := s.handleSignals()
+	defer stop()
+	if err := sayReady(); err != nil {
+		return err
+	}
+	return s.serve()
+}
+
+// sayReady tells the launcher that the sandbox stands, and lets go of the pipe
+// it is told on.
+func sayReady() error {
+	if _, err := unix.Write(1, []byte(Ready)); err != nil {
+		return fmt.Errorf("say that the sandbox is ready: %w", err)
+	}
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open /dev/null: %w", err)
+	}
+	defer unix.Close(null)
+	for _, fd := range []int{0, 1} {
+		if err := unix.Dup3(null, fd, 0); err != nil {
+			return fmt.Errorf("let go of descriptor %d: %w", fd, err)
+		}
+	}
+	return nil
+}
+
+// closeInherited closes every descriptor above 2 that came from outside but
+// the control stream, which it marks close-on-exec. What the Go runtime has
+// opened itself is close-on-exec already; what was inherited cannot be.
+func closeInherited(control int) error {
+	dir, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return fmt.Errorf("list the inherited descriptors: %w", err)
+	}
+	for _, e := range dir {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= 2 || fd == control {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err == nil && flags&unix.FD_CLOEXEC == 0 {
+			unix.Close(fd)
+		}
+	}
+	if _, err := unix.FcntlInt(uintptr(control), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
+		return fmt.Errorf("descriptor %d is no control stream: %w", control, err)
+	}
+	return nil
+}
+
+func setLimits(c config) error {
+	for _, l := range []struct {
+		what  int
+		value uint64
+		set   bool
+		name  string
+	}{
+		{unix.RLIMIT_CORE, 0, true, "core size"},
+		{unix.RLIMIT_NOFILE, c.nofile, c.nofile > 0, "open files"},
+		{unix.RLIMIT_FSIZE, c.fsize, c.fsize > 0, "file size"},
+		{unix.RLIMIT_NPROC, c.nproc, c.nproc > 0, "processes"},
+	} {
+		if !l.set {
+			continue
+		}
+		if err := lower(l.what, l.value); err != nil {
+			return fmt.Errorf("limit %s to %d: %w", l.name, l.value, err)
+		}
+	}
+	return nil
+}
+
+// lower sets a limit, soft and hard, to value or to the hard limit there is,
+// whichever is less.
+func lower(what int, value uint64) error {
+	var now unix.Rlimit
+	if err := unix.Getrlimit(what, &now); err != nil {
+		return err
+	}
+	value = min(value, now.Max)
+	return unix.Setrlimit(what, &unix.Rlimit{Cur: value, Max: value})
+}
+
+// keepThreads makes the runtime own n threads more than it needs; it never
+// gives idle ones back.
+func keepThreads(n int) {
+	var started, ended sync.WaitGroup
+	release := make(chan struct{})
+	started.Add(n)
+	for range n {
+		ended.Go(func() {
+			runtime.LockOSThread() // held by a thread each while they wait
+			defer runtime.UnlockOSThread()
+			started.Done()
+			<-release
+		})
+	}
+	started.Wait()
+	close(release)
+	ended.Wait()
+}

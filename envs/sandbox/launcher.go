@@ -1,0 +1,352 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"inspect/envs/proc"
+)
+
+// ErrRunning is the error of starting a sandbox with the ID of one that runs.
+var ErrRunning = errors.New("a sandbox of this name is running")
+
+// ErrIsolation is the error of a machine that cannot isolate or limit a
+// sandbox as asked; the message says what to do.
+var ErrIsolation = errors.New("cannot isolate")
+
+// Options of a Launcher.
+type Options struct {
+	// Binary is the path of a program that calls inside.Main for the first
+	// argument sandbox-init and Enter for sandbox-enter: the inspect binary.
+	Binary string
+	// RunDir, if set, is a directory of this installation's. The binary is
+	// copied there, so that the sandbox's uid can reach it and a later upgrade
+	// does not pull it away. It and everything above it must let others pass.
+	RunDir string
+	// CgroupRoot is where in each cgroup hierarchy the sandboxes' groups are;
+	// "" is "/inspect". Two installations on one machine need two.
+	CgroupRoot string
+	// UID and GID are the sandboxes' outside; a Spec may say otherwise. A root
+	// launcher without them runs its probe as 65534. An ordinary user's
+	// launcher uses its own.
+	UID, GID int
+	// Expose names further directories of the host that are visible inside,
+	// read-only, under the same path.
+	Expose []string
+	// BestEffort starts sandboxes without enforced limits where this process
+	// may not set them. Isolation is never less.
+	BestEffort bool
+	// Bubblewrap is the program; "" looks for bwrap in the usual places.
+	Bubblewrap string
+	Clock      proc.Clock   // says when disk usage is measured; nil: the machine's
+	Log        *slog.Logger // nil: none
+}
+
+// Launcher starts sandboxes. It is safe for concurrent use.
+type Launcher struct {
+	opt    Options
+	root   bool
+	binary string   // what is bound as the init
+	self   *os.File // the same file, held open: nobody can put another in its place
+	bwrap  string
+	filter []byte
+	etc    []string
+	clock  proc.Clock
+	log    *slog.Logger
+
+	groups *cgroups // nil: limits are not enforced, and noGroups says why
+	lacks  string
+
+	mu   sync.Mutex
+	live map[string]bool
+}
+
+// New looks at the machine and prepares a launcher. It starts nothing: Probe
+// does. The error wraps ErrIsolation if this machine cannot do what is asked.
+func New(opt Options) (*Launcher, error) {
+	if opt.CgroupRoot == "" {
+		opt.CgroupRoot = "/inspect"
+	}
+	l := &Launcher{opt: opt, root: os.Geteuid() == 0, clock: opt.Clock, log: opt.Log, live: map[string]bool{}}
+	if l.clock == nil {
+		l.clock = proc.System()
+	}
+	if l.log == nil {
+		l.log = slog.New(slog.DiscardHandler)
+	}
+	var err error
+	if l.filter, err = seccompFilter(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrIsolation, err)
+	}
+	if l.bwrap = opt.Bubblewrap; l.bwrap == "" {
+		if l.bwrap, err = proc.LookPath("bwrap", []string{"PATH=" + proc.DefaultPath}); err != nil {
+			return nil, fmt.Errorf("%w: bubblewrap is not installed; on Debian: apt-get install bubblewrap (%w)", ErrIsolation, err)
+		}
+	}
+	for _, e := range opt.Expose {
+		if !filepath.IsAbs(e) || filepath.Clean(e) != e {
+			return nil, fmt.Errorf("expose %q: not an absolute path in its shortest form", e)
+		}
+		if _, err := os.Stat(e); err != nil {
+			return nil, fmt.Errorf("expose %s inside sandboxes: %w", e, err)
+		}
+	}
+	if err := l.placeBinary(); err != nil {
+		return nil, err
+	}
+	l.etc = hostEtc()
+	if err := l.findLimits(); err != nil {
+		return nil, errors.Join(err, l.self.Close())
+	}
+	return l, nil
+}
+
+// findLimits sets groups, or lacks if it may do without.
+func (l *Launcher) findLimits() error {
+	err := errors.New("an ordinary user may not make cgroups")
+	if l.root {
+		l.groups, err = machineCgroups(l.opt.CgroupRoot)
+	}
+	if err == nil {
+		return nil
+	}
+	l.groups = nil
+	if !l.opt.BestEffort {
+		return fmt.Errorf("%w: limits for memory, processor and processes cannot be enforced: %w; "+
+			"start the node daemon as root, or ask for best-effort limits by name", ErrIsolation, err)
+	}
+	l.lacks = err.Error()
+	return nil
+}
+
+func machineCgroups(root string) (*cgroups, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	c, err := findCgroups(f, root)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.prepare()
+}
+
+// placeBinary copies the binary to RunDir, if there is one, and holds it open.
+// Root executes it (Enter) by that descriptor: whoever may rename a directory
+// above it does not become root by doing so.
+func (l *Launcher) placeBinary() error {
+	if l.opt.Binary == "" {
+		return errors.New("the path of the inspect binary is not known")
+	}
+	binary, err := filepath.Abs(l.opt.Binary)
+	if err != nil {
+		return err
+	}
+	l.binary = binary
+	if l.opt.RunDir != "" {
+		dir, err := filepath.Abs(l.opt.RunDir)
+		if err != nil {
+			return err
+		}
+		l.binary = filepath.Join(dir, "init")
+		if err := copyBinary(binary, dir, l.binary); err != nil {
+			return fmt.Errorf("copy the inspect binary to %s: %w", dir, err)
+		}
+	}
+	if l.self, err = os.Open(l.binary); err != nil {
+		return fmt.Errorf("find the inspect binary: %w", err)
+	}
+	st, err := l.self.Stat()
+	if err != nil {
+		return errors.Join(err, l.self.Close())
+	}
+	if owner := st.Sys().(*syscall.Stat_t).Uid; l.opt.RunDir != "" && (int(owner) != os.Geteuid() || st.Mode()&0o022 != 0) {
+		return errors.Join(fmt.Errorf("%w: the copied binary %s can be changed by others", ErrIsolation, l.binary), l.self.Close())
+	}
+	return nil
+}
+
+func copyBinary(binary, dir, name string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return err
+	}
+	from, err := os.Open(binary)
+	if err != nil {
+		return fmt.Errorf("find the inspect binary: %w", err)
+	}
+	defer from.Close()
+	to, err := os.CreateTemp(dir, "init-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(to.Name()) // gone already if it was renamed
+	_, err = io.Copy(to, from)
+	if err := errors.Join(err, to.Chmod(0o755), to.Close()); err != nil {
+		return err
+	}
+	return os.Rename(to.Name(), name)
+}
+
+// executable is a path that leads to the held file.
+func (l *Launcher) executable() string {
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), l.self.Fd())
+}
+
+// credential is who a sandbox is outside.
+func (l *Launcher) credential(s Spec) (uid, gid int, err error) {
+	uid, gid = s.UID, s.GID
+	if uid == 0 {
+		uid, gid = l.opt.UID, l.opt.GID
+	}
+	if !l.root {
+		if uid != 0 && uid != os.Getuid() {
+			return 0, 0, fmt.Errorf("%w: an ordinary user cannot start a sandbox as uid %d", ErrIsolation, uid)
+		}
+		return os.Getuid(), os.Getgid(), nil
+	}
+	if uid <= 0 || gid <= 0 {
+		return 0, 0, fmt.Errorf("%w: root cannot be the owner of a sandbox; name an unprivileged uid and gid", ErrIsolation)
+	}
+	return uid, gid, nil
+}
+
+// reachable checks that uid can come to file through every directory above it,
+// as bubblewrap will have to.
+func reachable(file string, uid, gid int, need uint32) error {
+	check := func(p string, need uint32) error {
+		var st unix.Stat_t
+		if err := unix.Stat(p, &st); err != nil {
+			return fmt.Errorf("find %s: %w", p, err)
+		}
+		mode := st.Mode & 7
+		switch {
+		case int(st.Uid) == uid:
+			mode = st.Mode >> 6 & 7
+		case int(st.Gid) == gid:
+			mode = st.Mode >> 3 & 7
+		}
+		if mode&need != need {
+			return fmt.Errorf("%w: the sandbox's user %d may not pass %s (mode %04o)", ErrIsolation, uid, p, st.Mode&0o7777)
+		}
+		return nil
+	}
+	for dir := filepath.Dir(file); ; dir = filepath.Dir(dir) {
+		if err := check(dir, 1); err != nil {
+			return err
+		}
+		if dir == "/" {
+			break
+		}
+	}
+	if need == 0 {
+		return nil
+	}
+	return check(file, need)
+}
+
+// Limits is how limits are kept here: "enforced", or "best effort: " and why.
+func (l *Launcher) Limits() string {
+	if l.groups != nil {
+		return "enforced"
+	}
+	return "best effort: " + l.lacks + "; memory and processor time are not limited"
+}
+
+// List is the ids of all sandboxes of this installation that have left
+// something on this machine, running or not, also those an earlier process
+// has started. The caller reaps those it does not know.
+func (l *Launcher) List() ([]string, error) {
+	if l.groups != nil {
+		return l.groups.list()
+	}
+	return l.listMarks()
+}
+
+// Alive reports whether processes of the sandbox live.
+func (l *Launcher) Alive(id string) bool {
+	if !validID.MatchString(id) {
+		return false
+	}
+	if l.groups != nil {
+		return len(l.groups.group(id).pids()) > 0
+	}
+	m, err := l.readMark(id)
+	return err == nil && m.alive()
+}
+
+// Reap ends whatever is left of a sandbox, also of one that an earlier process
+// has started, and removes its traces. A sandbox that never was is no error.
+func (l *Launcher) Reap(ctx context.Context, id string) error {
+	if !validID.MatchString(id) {
+		return fmt.Errorf("%q cannot name a sandbox", id)
+	}
+	if l.groups == nil {
+		return l.reapMark(ctx, id)
+	}
+	g := l.groups.group(id)
+	if err := g.kill(ctx); err != nil {
+		return err
+	}
+	return g.remove(ctx)
+}
+
+func (l *Launcher) claim(id string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.live[id] {
+		return fmt.Errorf("%w: %s", ErrRunning, id)
+	}
+	l.live[id] = true
+	return nil
+}
+
+func (l *Launcher) release(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.live, id)
+}
+
+// Close ends the launcher and removes what New has made beside RunDir, as far
+// as no sandbox uses it. Sandboxes that run go on, and their Wait returns.
+func (l *Launcher) Close() error {
+	err := l.self.Close()
+	if l.groups != nil {
+		err = errors.Join(err, l.groups.close())
+	}
+	return err
+}
+
+// blocked says in words why a user namespace may be refused here, or "". The
+// settings are read under settings, "/proc/sys".
+func blocked(settings string) string {
+	for _, c := range []struct{ name, bad, cure string }{
+		{"kernel.unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"},
+		{"kernel.apparmor_restrict_unprivileged_userns", "1",
+			"sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or install an AppArmor profile for bwrap"},
+		{"user.max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"},
+	} {
+		b, err := os.ReadFile(filepath.Join(settings, strings.ReplaceAll(c.name, ".", "/")))
+		if err == nil && strings.TrimSpace(string(b)) == c.bad {
+			return fmt.Sprintf("this machine forbids unprivileged user namespaces (%s is %s); allow them: %s", c.name, c.bad, c.cure)
+		}
+	}
+	return ""
+}
+
+// startTimeout is how long a sandbox may take to stand; 12 ms is usual.
+const startTimeout = 30 * time.Second

@@ -1,0 +1,272 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"inspect/envs/sandbox/inside"
+	"inspect/envs/sandbox/stream"
+	"inspect/envs/wire"
+)
+
+// The sandboxes of these tests are this user's outside.
+const testUID, testGID = 61817, 61817
+
+var (
+	runDir     string // holds the copy of this test binary that is the init
+	cgroupRoot = fmt.Sprintf("/inspect-test-%d", os.Getpid())
+)
+
+// TestMain lets the test binary be what the inspect binary is: the init, the
+// step before bubblewrap, and beyond that the helpers of these tests.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "sandbox-init":
+			os.Exit(inside.Main(os.Args[2:]))
+		case "sandbox-enter":
+			os.Exit(Enter(os.Args[2:]))
+		case "attempt":
+			os.Exit(attempt(os.Args[2:]))
+		case "helper":
+			os.Exit(helper(os.Args[2:]))
+		}
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("/tmp", "inspect-sandbox-test-")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		panic(err)
+	}
+	runDir = dir
+	code := m.Run()
+	if os.Getuid() == 0 {
+		if left := leftCgroups(); len(left) > 0 {
+			fmt.Fprintf(os.Stderr, "cgroups left behind: %v\n", left)
+			code = 1
+		}
+		if c, err := machineCgroups(cgroupRoot); err == nil {
+			if err := c.close(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = 1
+			}
+		}
+	}
+	return code
+}
+
+func testOptions() Options {
+	exe, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	return Options{
+		Binary: exe, RunDir: filepath.Join(runDir, "run"), CgroupRoot: cgroupRoot,
+		UID: testUID, GID: testGID, BestEffort: os.Getuid() != 0,
+	}
+}
+
+var theLauncher = newOnce(func() (*Launcher, error) { return New(testOptions()) })
+
+func newOnce(f func() (*Launcher, error)) func(testing.TB) *Launcher {
+	var l *Launcher
+	return func(t testing.TB) *Launcher {
+		t.Helper()
+		if l == nil {
+			var err error
+			if l, err = f(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return l
+	}
+}
+
+// newLauncher is a launcher of the test's own.
+func newLauncher(t testing.TB, o Options) *Launcher {
+	t.Helper()
+	l, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() }) // the cgroups' root may be in use by another
+	return l
+}
+
+// shared is a directory that the sandbox's uid can reach and owns.
+func shared(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(runDir, "dir-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 {
+		if err := os.Chown(dir, testUID, testGID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+var ids int
+
+func newID(t testing.TB) string {
+	ids++
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, t.Name())
+	return fmt.Sprintf("t%d-%.60s", ids, name)
+}
+
+// box is a running sandbox with a client on its control stream.
+type box struct {
+	*Sandbox
+	*stream.Client
+	work string // host directory of /workspace
+}
+
+func (b box) Done() <-chan struct{} { return b.Sandbox.Done() }
+
+// start starts a sandbox that ends with the test.
+func start(t testing.TB, change func(*Spec)) box {
+	t.Helper()
+	l := theLauncher(t)
+	ours, theirs, err := stream.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	work := shared(t)
+	s := Spec{
+		ID: newID(t), Control: theirs, Mounts: []Mount{{Source: work, Target: Workspace, Writable: true}},
+		Limits: wire.Limits{CPU: 2, MemoryBytes: 512 << 20, Pids: 200},
+	}
+	if change != nil {
+		change(&s)
+	}
+	ctx := deadline(t)
+	sb, err := l.Start(ctx, s)
+	if err != nil {
+		ours.Close()
+		t.Fatal(err)
+	}
+	b := box{sb, stream.NewClient(ours), work}
+	t.Cleanup(func() {
+		_ = b.Client.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := sb.Kill(ctx); err != nil {
+			t.Error(err)
+		}
+		if l.Alive(s.ID) {
+			t.Errorf("processes of sandbox %s are left", s.ID)
+		}
+	})
+	return b
+}
+
+// deadline bounds what a test waits for.
+func deadline(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+type result struct {
+	stream.Exit
+	out, err string
+}
+
+// sh runs a shell line inside.
+func (b box) sh(t testing.TB, script string) result {
+	t.Helper()
+	return b.exec(t, stream.Exec{Argv: []string{"sh", "-c", script}})
+}
+
+func (b box) exec(t testing.TB, e stream.Exec) result {
+	t.Helper()
+	var out, errs strings.Builder
+	if e.Stdout == nil {
+		e.Stdout = &out
+	}
+	if e.Stderr == nil {
+		e.Stderr = &errs
+	}
+	x, err := b.Run(deadline(t), e)
+	if err != nil {
+		t.Fatalf("%v: %v", e.Argv, err)
+	}
+	return result{x, out.String(), errs.String()}
+}
+
+// must runs a shell line inside that has to succeed and returns its output.
+func (b box) must(t testing.TB, script string) string {
+	t.Helper()
+	r := b.sh(t, script)
+	if r.Code != 0 {
+		t.Fatalf("%s: status %d: %s%s", script, r.Code, r.out, r.err)
+	}
+	return r.out
+}
+
+// processesOf counts the host's processes of a uid, zombies left out.
+func processesOf(t testing.TB, uid int) (n int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if _, err := strconv.Atoi(e.Name()); err != nil {
+			continue
+		}
+		b, err := os.ReadFile("/proc/" + e.Name() + "/status")
+		if err == nil && strings.Contains(string(b), fmt.Sprintf("\nUid:\t%d\t", uid)) &&
+			!strings.Contains(string(b), "\nState:\tZ") && !strings.Contains(string(b), "\nState:\tX") {
+			n++
+		}
+	}
+	return n
+}
+
+func leftCgroups() []string {
+	c, err := machineCgroups(cgroupRoot)
+	if err != nil {
+		return nil
+	}
+	ids, _ := c.list()
+	return ids
+}
+
+// helper is a process outside a sandbox that a test needs.
+func helper(args []string) int {
+	switch args[0] {
+	case "hold": // holds descriptor 3 until it is killed
+		_, _ = os.Stdout.WriteString("holding\n")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		return 0
+	case "launch":
+		return helperLaunch(args[1:])
+	case "ordinary":
+		return helperOrdinary(args[1:])
+	}
+	return 2
+}

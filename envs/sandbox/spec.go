@@ -1,0 +1,124 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"inspect/envs/wire"
+)
+
+// Paths and names inside a sandbox.
+const (
+	Workspace  = "/workspace"
+	Home       = "/home/agent"
+	InitPath   = "/run/inspect/init"
+	MirrorPath = "/run/inspect/mirror.git"
+	InsideUID  = 1000
+	InsideGID  = 1000
+	InsideUser = "agent"
+	SearchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin"
+)
+
+// LeastMemory is the least memory limit a sandbox can be started with, in bytes.
+const LeastMemory = 64 << 20
+
+// Mount makes a directory or file of the host visible inside. Source is
+// resolved with the sandbox's uid: every directory above it must let that pass
+// (mode 0711 will do).
+type Mount struct {
+	Source, Target string // absolute, clean
+	Writable       bool
+}
+
+// Spec describes one sandbox.
+type Spec struct {
+	// ID names the sandbox: up to 100 letters, digits, '.', '_' and '-'. Two
+	// with one ID cannot run at a time.
+	ID string
+	// UID and GID it has outside; 0 means the launcher's Options. Inside it is
+	// always 1000, "agent". Root is refused. An ordinary user's launcher can
+	// only use its own.
+	UID, GID int
+	// Mounts beside the system's own. The first that is mounted on Workspace
+	// makes that the working directory.
+	Mounts []Mount
+	// Env is added to the environment inside, "NAME=value".
+	Env    []string
+	Limits wire.Limits
+	// TmpBytes is the size of /tmp; 0 is a quarter of the memory limit, or
+	// 512 MiB. What is in it counts as memory: all the temporary file systems
+	// together get at most half of the memory limit.
+	TmpBytes int64
+	// Control is the sandbox's end of stream.Pair. Start closes it in any case.
+	Control *os.File
+	// DiskUsage measures what Limits.DiskBytes bounds, in bytes; nil counts
+	// the blocks of all writable mounts. It is called every two seconds or, if
+	// it takes long, so that it takes at most a tenth of the time. A sandbox
+	// over its limit is ended. Not called if DiskBytes is 0.
+	DiskUsage func(context.Context) (int64, error)
+}
+
+var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
+
+func (s Spec) check() error {
+	if !validID.MatchString(s.ID) {
+		return fmt.Errorf("%q cannot name a sandbox", s.ID)
+	}
+	if s.Control == nil {
+		return errors.New("it has no control stream")
+	}
+	l := s.Limits
+	if l.CPU < 0 || l.MemoryBytes < 0 || l.Pids < 0 || l.DiskBytes < 0 || s.TmpBytes < 0 {
+		return errors.New("a limit is negative")
+	}
+	if l.MemoryBytes > 0 && l.MemoryBytes < LeastMemory {
+		return fmt.Errorf("a memory limit of %d bytes is less than the %d MiB a sandbox needs", l.MemoryBytes, LeastMemory>>20)
+	}
+	seen := []string{"/", "/usr", "/etc", "/proc", "/dev", "/run", "/tmp", "/run/inspect", InitPath}
+	for _, m := range s.Mounts {
+		for _, p := range []string{m.Source, m.Target} {
+			if !path.IsAbs(p) || path.Clean(p) != p || strings.ContainsRune(p, 0) {
+				return fmt.Errorf("%q is not an absolute path in its shortest form", p)
+			}
+		}
+		if slices.Contains(seen, m.Target) || hasAny(m.Target, "/usr/", "/etc/", "/proc/", "/dev/", "/bin/", "/lib/") {
+			return fmt.Errorf("%s is the system's or taken already: nothing can be mounted there", m.Target)
+		}
+		seen = append(seen, m.Target)
+	}
+	for _, e := range s.Env {
+		name, _, ok := strings.Cut(e, "=")
+		if !ok || name == "" || strings.ContainsRune(e, 0) {
+			return fmt.Errorf("an environment entry named %q is not of the form NAME=value", name)
+		}
+	}
+	return nil
+}
+
+func hasAny(s string, prefixes ...string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) })
+}
+
+// tmpfsSizes are the bytes of /tmp, /dev/shm and /run.
+func (s Spec) tmpfsSizes() (tmp, shm, run int64) {
+	tmp, run = s.TmpBytes, 16<<20
+	mem := s.Limits.MemoryBytes
+	if tmp == 0 {
+		tmp = 512 << 20
+		if mem > 0 {
+			tmp = mem / 4
+		}
+	}
+	if mem > 0 {
+		run = min(run, mem/16)
+		tmp = min(tmp, mem/4)
+	}
+	shm = max(tmp/2, 1<<20)
+	return tmp, shm, run
+}

@@ -1,0 +1,120 @@
+package scheduler
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"inspect/envs/spec"
+	"inspect/storage"
+)
+
+// NewSession is what a session is created from. All of it is pinned: a later
+// change of the issue, the file or the policy does not change the session.
+type NewSession struct {
+	InstallationID int64
+	RepositoryID   int64
+	IssueNumber    int
+	IntentKey      string // one session for each intent
+	RequesterID    int64
+	RequesterLogin string
+	Title          string
+	Request        string // what the person asked for
+	Prompt         string // what the agent is told
+	ContextDigest  string
+	BaseBranch     string
+	BaseSHA        string
+	EnvironmentID  string // of EnsureEnvironment
+	Spec           spec.Spec
+	SpecSource     string // ".inspect.yml" or "detected from go.mod"
+	Priority       int    // higher goes first; zero is usual
+}
+
+// Create adds a session to the queue in the caller's transaction; the look at
+// it is enqueued there too. A second session for the same intent is an error
+// that storage.IsUnique(err, "sessions_intent_key_key") tells.
+func (s *Scheduler) Create(ctx context.Context, tx *storage.Tx, n NewSession) (storage.Session, error) {
+	switch {
+	case n.IntentKey == "", n.EnvironmentID == "", n.BaseSHA == "", n.BaseBranch == "":
+		return storage.Session{}, errors.New("a session needs an intent, an environment and a base commit")
+	case n.Spec.Limits.Timeout <= 0:
+		return storage.Session{}, errors.New("a session needs a time limit")
+	}
+	now := s.clock.Now()
+	row, err := tx.Q().InsertSession(ctx, storage.InsertSessionParams{
+		ID: newID(), InstallationID: n.InstallationID, RepositoryID: n.RepositoryID,
+		IssueNumber: int32(n.IssueNumber), IntentKey: n.IntentKey,
+		RequesterID: n.RequesterID, RequesterLogin: n.RequesterLogin,
+		Title: text(n.Title), Request: text(n.Request), Prompt: text(n.Prompt), ContextDigest: n.ContextDigest,
+		BaseBranch: n.BaseBranch, BaseSha: n.BaseSHA, EnvironmentID: n.EnvironmentID,
+		Spec: encode(n.Spec), SpecSource: n.SpecSource, QueueReason: "waiting for its turn",
+		Priority: int32(n.Priority), CreatedAt: now, Deadline: now.Add(s.times.Queue), NextCheckAt: now,
+	})
+	if err != nil {
+		return storage.Session{}, fmt.Errorf("creating a session: %w", err)
+	}
+	e, err := ownEvent(0, EventCreated, now, map[string]any{
+		"requester": n.RequesterLogin, "spec_source": n.SpecSource, "base_sha": n.BaseSHA,
+	})
+	if err != nil {
+		return storage.Session{}, err
+	}
+	if err := appendEvents(ctx, tx.Q(), &row, e); err != nil {
+		return storage.Session{}, err
+	}
+	return row, s.InsertReconcile(ctx, tx, row.ID)
+}
+
+// newID returns ten characters a-z2-7: 50 bits of chance.
+func newID() string {
+	var b [10]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	for i := range b {
+		b[i] = idAlphabet[b[i]&31]
+	}
+	return string(b[:])
+}
+
+// sessionSpec is the pinned spec of a session.
+func sessionSpec(sess storage.Session) (spec.Spec, error) {
+	var sp spec.Spec
+	if err := json.Unmarshal(sess.Spec, &sp); err != nil {
+		return sp, fmt.Errorf("the stored configuration of session %s cannot be read: %w", sess.ID, err)
+	}
+	return sp, nil
+}
+
+// text makes a string storable: Postgres takes neither NUL nor bytes that are not UTF-8.
+func text(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// clip is text of at most n bytes, cut on a character's boundary.
+func clip(s string, n int) string {
+	s = text(s)
+	if len(s) <= n {
+		return s
+	}
+	cut := n - len("…")
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}
+
+// clipTail keeps the end instead, where a command's error usually is.
+func clipTail(s string, n int) string {
+	s = text(s)
+	if len(s) <= n {
+		return s
+	}
+	cut := len(s) - n + len("…")
+	for cut < len(s) && !utf8.RuneStart(s[cut]) {
+		cut++
+	}
+	return "…" + s[cut:]
+}

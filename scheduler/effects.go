@@ -1,0 +1,87 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+
+	"inspect/envs/wire"
+	"inspect/storage"
+)
+
+// Effects are the things the scheduler needs done in the world but does not
+// do itself. app implements them, cmd wires them. Each is idempotent: it looks
+// up what it did before it does it again. An error that wraps ErrPermanent is
+// not retried.
+type Effects interface {
+	// Prompt and grants come with the spec; Publish judges the session's bundle,
+	// pushes it and finds or creates the draft pull request.
+	Publish(ctx context.Context, s storage.Session) (Published, error)
+	// Report brings the session's one comment, and at the end its check run, up
+	// to date. It may choose not to write (debounce); final reports are never
+	// debounced. The scheduler calls it after state changes and sets
+	// sessions.reported_at once it succeeded in a terminal state.
+	Report(ctx context.Context, s storage.Session) error
+	// GitToken mints a read-only token for one repository, for a node's mirror.
+	GitToken(ctx context.Context, repositoryID int64) (wire.GitToken, error)
+}
+
+// Published is what Publish did. Exactly one of Receipt and Refusal is set.
+type Published struct {
+	Receipt *Receipt
+	Refusal *Refusal
+}
+
+// Refusal says why a result was not pushed. The work stays in the evidence.
+type Refusal struct {
+	State  storage.SessionState // failed, no_change or stopped
+	Reason string
+	Words  string
+}
+
+// Receipt proves a delivery; success is reported only with one that was read
+// back from the remote.
+type Receipt struct {
+	Branch      string `json:"branch"`
+	HeadSHA     string `json:"head_sha"` // read back from the remote
+	Tree        string `json:"tree"`     // equals the verified tree
+	PullRequest int    `json:"pull_request"`
+	URL         string `json:"url"`
+	Evidence    string `json:"evidence"`    // sha256 of the evidence manifest
+	EventsHead  string `json:"events_head"` // head of the event chain, hex
+	EventsCount int64  `json:"events_count"`
+	// Withheld lists paths that were not pushed because GitHub refuses them to us.
+	Withheld []string `json:"withheld,omitempty"`
+}
+
+// Engine runs attempts. It is deliberately narrow: it starts and stops
+// processes and says whether they are over; what came of an attempt is said by
+// its runner alone. All methods may be called from several goroutines.
+type Engine interface {
+	// Name is "local" or "nomad".
+	Name() string
+	// Start begins an attempt. It is called again with the same attempt after a
+	// crash and must then find what it started before instead of starting twice.
+	// The reference it returns is stored and given back to the other methods.
+	Start(ctx context.Context, a Attempt) (json.RawMessage, error)
+	// Stop ends an attempt and all its processes. Not found is success.
+	Stop(ctx context.Context, ref json.RawMessage) error
+	// State says whether the attempt still runs.
+	State(ctx context.Context, ref json.RawMessage) (EngineState, error)
+}
+
+// Attempt is what an engine gets to start.
+type Attempt struct {
+	Session    string
+	Generation int
+	Node       string
+	Secret     string // one-time secret for the runner's standard input; never argv or environment
+}
+
+// EngineState of an attempt.
+type EngineState int
+
+const (
+	EngineUnknown EngineState = iota // cannot be told now; ask again
+	EngineRunning
+	EngineGone // over, or never was
+)

@@ -1,0 +1,248 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"inspect/envs/spec"
+	"inspect/envs/wire"
+	"inspect/storage"
+)
+
+// EnsureEnvironment stores the environment that a spec describes and returns
+// its id. If no node has a ready snapshot of it and none is being made, a node
+// is asked to prepare one at the given commit of the branch.
+func (s *Scheduler) EnsureEnvironment(ctx context.Context, tx *storage.Tx, repositoryID int64, sp spec.Spec, branch, commit string) (string, error) {
+	digest := sp.EnvironmentDigest()
+	env, err := tx.Q().UpsertEnvironment(ctx, storage.UpsertEnvironmentParams{
+		ID:           fmt.Sprintf("env-%d-%.8s", repositoryID, digest),
+		RepositoryID: repositoryID, ConfigDigest: digest, Spec: encode(sp), CreatedAt: s.clock.Now(),
+	})
+	if err != nil {
+		return "", fmt.Errorf("storing an environment: %w", err)
+	}
+	snaps, err := tx.Q().EnvironmentSnapshots(ctx, env.ID)
+	if err != nil {
+		return "", fmt.Errorf("looking for snapshots of %s: %w", env.ID, err)
+	}
+	for _, sn := range snaps {
+		if sn.State == snapshotReady || sn.State == snapshotBuilding {
+			return env.ID, nil
+		}
+	}
+	nodes, err := tx.Q().Nodes(ctx)
+	if err != nil {
+		return "", fmt.Errorf("reading the nodes: %w", err)
+	}
+	// Without a node the queue asks for the snapshot as soon as there is one.
+	return env.ID, s.refresh(ctx, tx.Q(), env, nodes, branch, commit)
+}
+
+// States of a snapshot's row.
+const (
+	snapshotBuilding = "building"
+	snapshotReady    = "ready"
+	snapshotRetired  = "retired"
+	snapshotFailed   = "failed"
+)
+
+// refresh asks a node to prepare the next generation of an environment. With
+// no nodes it does nothing.
+func (s *Scheduler) refresh(ctx context.Context, q *storage.Queries, env storage.Environment, nodes []storage.Node, branch, commit string) error {
+	if len(nodes) == 0 {
+		return nil
+	}
+	node := s.preferred(nodes)
+	repo, err := q.GetRepositoryRow(ctx, env.RepositoryID)
+	if err != nil {
+		return fmt.Errorf("reading repository %d: %w", env.RepositoryID, err)
+	}
+	last, err := q.LastSnapshotGeneration(ctx, storage.LastSnapshotGenerationParams{EnvironmentID: env.ID, Node: node.Name})
+	if err != nil {
+		return fmt.Errorf("counting the snapshots of %s: %w", env.ID, err)
+	}
+	var sp spec.Spec
+	if err := json.Unmarshal(env.Spec, &sp); err != nil {
+		return fmt.Errorf("the stored configuration of %s cannot be read: %w", env.ID, err)
+	}
+	snap := storage.InsertSnapshotParams{
+		ID: "snap-" + newID(), EnvironmentID: env.ID, Node: node.Name, Generation: last + 1,
+		CommitSha: commit, ConfigDigest: env.ConfigDigest, CreatedAt: s.clock.Now(),
+	}
+	if err := q.InsertSnapshot(ctx, snap); err != nil {
+		return fmt.Errorf("beginning a snapshot of %s: %w", env.ID, err)
+	}
+	work := wire.RefreshWork{
+		Snapshot: snap.ID, Environment: env.ID, Generation: int(snap.Generation),
+		Remote: wire.Remote{RepositoryID: repo.ID, URL: s.o.CloneURL(repo), Branch: branch},
+		Commit: commit, ConfigDigest: env.ConfigDigest, Setup: sp.Setup,
+		Limits: wireLimits(sp.Limits), Timeout: s.times.Refresh,
+	}
+	return s.addWork(ctx, q, node.Name, wire.WorkRefresh, "refresh:"+snap.ID, wire.Work{Refresh: &work})
+}
+
+func (s *Scheduler) addWork(ctx context.Context, q *storage.Queries, node, kind, key string, w wire.Work) error {
+	w.Kind = kind
+	err := q.InsertWork(ctx, storage.InsertWorkParams{Node: node, Kind: kind, Key: key, Data: encode(w), CreatedAt: s.clock.Now()})
+	if err != nil {
+		return fmt.Errorf("giving node %s its work: %w", node, err)
+	}
+	s.wakes.wake("node:" + node)
+	return nil
+}
+
+// preferred is the node to ask: the one heard of last.
+func (s *Scheduler) preferred(nodes []storage.Node) storage.Node {
+	best := nodes[0]
+	for _, n := range nodes[1:] {
+		if n.SeenAt.Valid && (!best.SeenAt.Valid || n.SeenAt.Time.After(best.SeenAt.Time)) {
+			best = n
+		}
+	}
+	return best
+}
+
+// alive tells whether a node was heard of lately.
+func (s *Scheduler) alive(n storage.Node) bool {
+	return n.SeenAt.Valid && s.clock.Now().Sub(n.SeenAt.Time) <= s.times.NodeSilence
+}
+
+// wireLimits are a spec's limits as nodes and runners get them.
+func wireLimits(l spec.Limits) wire.Limits {
+	return wire.Limits{
+		CPU: l.CPU, MemoryBytes: l.MemoryBytes, Pids: l.Pids, DiskBytes: l.DiskBytes,
+		Timeout: l.Timeout, OutputBytes: outputBytes,
+	}
+}
+
+// outputBytes is what is kept of one command's output.
+const outputBytes = 8 << 20
+
+// readiness is what the queue finds for one session: a node with a snapshot
+// that has the base commit at hand, or why there is none.
+type readiness struct {
+	node     string
+	snapshot string
+	wait     string  // queue reason, if there is none yet
+	end      *change // if there never will be one
+}
+
+// prepare finds out what a queued session could run on, and asks nodes for
+// what is missing.
+func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storage.Session, nodes []storage.Node) (readiness, error) {
+	byName := map[string]storage.Node{}
+	for _, n := range nodes {
+		byName[n.Name] = n
+	}
+	snaps, err := q.EnvironmentSnapshots(ctx, sess.EnvironmentID)
+	if err != nil {
+		return readiness{}, fmt.Errorf("looking for snapshots of %s: %w", sess.EnvironmentID, err)
+	}
+	var away string
+	var fetching, building bool
+	var failed *storage.Snapshot
+	for i, sn := range snaps {
+		switch sn.State {
+		case snapshotReady:
+			if !sn.IsCurrent {
+				continue
+			}
+			if n, known := byName[sn.Node]; !known || !s.alive(n) {
+				away = sn.Node
+				continue
+			}
+			have, end, err := s.fetched(ctx, q, sess, sn)
+			if err != nil || end != nil {
+				return readiness{end: end}, err
+			}
+			if have {
+				return readiness{node: sn.Node, snapshot: sn.ID}, nil
+			}
+			fetching = true
+		case snapshotBuilding:
+			if n, known := byName[sn.Node]; !known || !s.alive(n) {
+				away = sn.Node
+				continue
+			}
+			building = true
+		case snapshotFailed:
+			if failed == nil {
+				failed = &snaps[i] // newest first
+			}
+		}
+	}
+	switch {
+	case fetching:
+		return readiness{wait: "fetching the commits made since the snapshot"}, nil
+	case building:
+		return readiness{wait: "building the snapshot"}, nil
+	case away != "":
+		return readiness{wait: "waiting for node " + away + ", which has or builds the snapshot and is not connected"}, nil
+	case failed != nil:
+		return readiness{end: &change{
+			to: Failed, reason: ReasonSnapshotRefused,
+			words: "The environment could not be prepared. " + failed.Error,
+		}}, nil
+	}
+	if len(nodes) == 0 {
+		return readiness{wait: "no node is connected"}, nil
+	}
+	// Nobody asked for a snapshot yet: there was no node then.
+	env, err := q.LockEnvironment(ctx, sess.EnvironmentID)
+	if err != nil {
+		return readiness{}, fmt.Errorf("reading environment %s: %w", sess.EnvironmentID, err)
+	}
+	if err := s.refresh(ctx, q, env, nodes, sess.BaseBranch, sess.BaseSha); err != nil {
+		return readiness{}, err
+	}
+	return readiness{wait: "building the snapshot"}, nil
+}
+
+// Fetches are repeated this often, after growing waits, before a session ends for it.
+const maxFetches = 5
+
+// fetched tells whether the session's base commit is in the mirror of the
+// snapshot's node, and asks for it if not.
+func (s *Scheduler) fetched(ctx context.Context, q *storage.Queries, sess storage.Session, sn storage.Snapshot) (bool, *change, error) {
+	if sn.CommitSha == sess.BaseSha {
+		return true, nil, nil
+	}
+	key := fmt.Sprintf("fetch:%s:%d:%s", sn.Node, sess.RepositoryID, sess.BaseSha)
+	w, err := q.GetWorkByKey(ctx, key)
+	switch {
+	case storage.IsMissing(err):
+		repo, err := q.GetRepositoryRow(ctx, sess.RepositoryID)
+		if err != nil {
+			return false, nil, fmt.Errorf("reading repository %d: %w", sess.RepositoryID, err)
+		}
+		return false, nil, s.addWork(ctx, q, sn.Node, wire.WorkFetch, key, wire.Work{Fetch: &wire.FetchWork{
+			Remote: wire.Remote{RepositoryID: repo.ID, URL: s.o.CloneURL(repo), Branch: sess.BaseBranch},
+			Commit: sess.BaseSha,
+		}})
+	case err != nil:
+		return false, nil, fmt.Errorf("looking for the base commit's fetch: %w", err)
+	case w.State == workDone:
+		return true, nil, nil
+	case w.State == workFailed && w.DoneAt.Valid && w.DoneAt.Time.After(sess.CreatedAt):
+		return false, &change{to: Infrastructure, reason: ReasonSync,
+			words: "The base commit could not be fetched. " + w.Words}, nil
+	case w.State == workFailed: // another session's failure, long ago
+		return false, nil, q.RepeatWork(ctx, key)
+	}
+	return false, nil, nil
+}
+
+// States of node work.
+const (
+	workTaken  = "taken"
+	workDone   = "done"
+	workFailed = "failed"
+)
+
+var errNoWork = errors.New("there is no such work")
+
+// postponement is the wait before a failed fetch is handed out again.
+func postponement(attempts int32) time.Duration { return backoff(int(attempts), time.Minute) }

@@ -1,0 +1,163 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sqlc-dev/pqtype"
+
+	"inspect/envs/spec"
+	"inspect/envs/wire"
+	"inspect/storage"
+)
+
+// verdict is what an outcome means for its session.
+type verdict struct {
+	to     State // "" = another attempt
+	reason string
+	words  string
+}
+
+// judge decides from a runner's outcome. It is pure. A runner can bring a
+// session no further than to publishing.
+func judge(o wire.Outcome, sp spec.Spec) verdict {
+	switch o.Kind {
+	case wire.OutcomeVerified:
+		return judgeVerified(o, sp)
+	case wire.OutcomeNoChange:
+		return verdict{NoChange, o.Reason, orWords(o.Words, "The agent changed nothing.")}
+	case wire.OutcomeStopped:
+		return verdict{Stopped, orWords(o.Reason, ReasonStopped), orWords(o.Words, "The work was stopped.")}
+	case wire.OutcomeTimedOut:
+		return verdict{TimedOut, orWords(o.Reason, ReasonTimeout), orWords(o.Words, "The work was not over in time.")}
+	case wire.OutcomeInfrastructure:
+		return verdict{"", o.Reason, orWords(o.Words, "the machine could not do the work")}
+	default:
+		return verdict{Failed, o.Reason, orWords(o.Words, "The work failed.")}
+	}
+}
+
+func judgeVerified(o wire.Outcome, sp spec.Spec) verdict {
+	if o.Bundle == "" || o.Tip == "" || o.Tree == "" {
+		return verdict{Failed, ReasonNoBundle, "The runner announced a result and did not upload one."}
+	}
+	if len(sp.Verify) == 0 {
+		return verdict{Failed, ReasonNothingVerified, "There is a change, but the repository names no command that verifies it, so nothing was published. Add one under verify in .inspect.yml."}
+	}
+	byName := map[string]wire.VerifyResult{}
+	for _, r := range o.Results {
+		byName[r.Name] = r
+	}
+	var failed []string
+	for _, want := range sp.Verify {
+		r, ran := byName[want.Name]
+		switch {
+		case !ran, r.Run != want.Run:
+			return verdict{Failed, ReasonNothingVerified, fmt.Sprintf("The command %q of verify did not run, so nothing was published.", want.Name)}
+		case r.TimedOut:
+			failed = append(failed, fmt.Sprintf("%q was not over in time", want.Name))
+		case r.Signal != "":
+			failed = append(failed, fmt.Sprintf("%q was ended by %s", want.Name, r.Signal))
+		case r.ExitCode != 0:
+			failed = append(failed, fmt.Sprintf("%q ended with status %d", want.Name, r.ExitCode))
+		}
+	}
+	if len(failed) > 0 {
+		return verdict{Failed, ReasonVerifyFailed, "The change did not pass verification, so it was not published: " + strings.Join(failed, ", ") + ". The work is kept in the evidence."}
+	}
+	return verdict{to: Publishing}
+}
+
+func orWords(s, otherwise string) string {
+	if strings.TrimSpace(s) == "" {
+		return otherwise
+	}
+	return s
+}
+
+// finish takes the outcome of a session's current attempt.
+func (s *Scheduler) finish(ctx context.Context, sess storage.Session, a storage.Attempt) error {
+	var o wire.Outcome
+	if err := json.Unmarshal(a.Outcome.RawMessage, &o); err != nil {
+		return fmt.Errorf("reading the outcome of session %s: %w", sess.ID, err)
+	}
+	sp, err := sessionSpec(sess)
+	if err != nil {
+		return err
+	}
+	v := judge(o, sp)
+	if v.to == "" {
+		words := strings.TrimRight(v.words, ". ")
+		if v.reason != "" {
+			words += " (" + v.reason + ")"
+		}
+		return s.tryAgain(ctx, sess, words)
+	}
+	_, err = s.apply(ctx, sess, change{
+		to: v.to, reason: v.reason, words: v.words, endWords: "its outcome was " + o.Kind,
+		with: func(q *storage.Queries, row *storage.Session) error { return keepOutcome(ctx, q, row, a) },
+	})
+	return err
+}
+
+// keepOutcome pins the outcome of the attempt that counts.
+func keepOutcome(ctx context.Context, q *storage.Queries, row *storage.Session, a storage.Attempt) error {
+	if err := q.SetSessionOutcome(ctx, storage.SetSessionOutcomeParams{ID: row.ID, Outcome: a.Outcome}); err != nil {
+		return fmt.Errorf("keeping the outcome of session %s: %w", row.ID, err)
+	}
+	return nil
+}
+
+// publishLimit bounds one call of Publish.
+const publishLimit = 10 * time.Minute
+
+// stepPublish has the result published. Publish looks up what it did before,
+// so that a repetition after a crash or a lost answer does nothing twice.
+func (s *Scheduler) stepPublish(ctx context.Context, sess storage.Session) error {
+	pctx, cancel := context.WithTimeout(ctx, publishLimit)
+	defer cancel()
+	p, err := s.o.Effects.Publish(pctx, sess)
+	if err == nil {
+		err = p.check()
+	}
+	switch {
+	case errors.Is(err, ErrPermanent):
+		_, err := s.apply(ctx, sess, change{to: Failed, reason: ReasonPublishRefused,
+			words: "The result could not be published: " + err.Error() + ". It is kept in the evidence."})
+		return err
+	case err != nil:
+		return s.tryLater(ctx, sess, fmt.Errorf("publishing the result of session %s: %w", sess.ID, err), 2*time.Minute)
+	}
+	// What was done must be written even if the step was interrupted.
+	ctx = context.WithoutCancel(ctx)
+	if r := p.Refusal; r != nil {
+		_, err := s.apply(ctx, sess, change{to: r.State, reason: r.Reason, words: r.Words})
+		return err
+	}
+	r := p.Receipt
+	_, err = s.apply(ctx, sess, change{to: Delivered, words: "Delivered as " + r.URL + ".",
+		with: func(q *storage.Queries, row *storage.Session) error {
+			return q.SetSessionReceipt(ctx, storage.SetSessionReceiptParams{
+				ID: row.ID, Receipt: pqtype.NullRawMessage{RawMessage: encode(r), Valid: true},
+				Branch: r.Branch, HeadSha: r.HeadSHA, PullRequest: int32(r.PullRequest),
+			})
+		}})
+	return err
+}
+
+// check refuses what is not a proof: success is only reported with one.
+func (p Published) check() error {
+	switch {
+	case (p.Receipt == nil) == (p.Refusal == nil):
+		return errors.New("publishing brought neither a receipt nor a refusal")
+	case p.Refusal != nil && !(p.Refusal.State == Failed || p.Refusal.State == NoChange || p.Refusal.State == Stopped):
+		return fmt.Errorf("a refusal cannot end as %s", p.Refusal.State)
+	case p.Receipt != nil && (p.Receipt.Branch == "" || p.Receipt.HeadSHA == "" || p.Receipt.PullRequest <= 0):
+		return errors.New("the receipt lacks the branch, the head or the pull request")
+	}
+	return nil
+}

@@ -1,0 +1,380 @@
+package local
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"inspect/envs/proc"
+	"inspect/scheduler"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "runner" {
+		os.Exit(fakeRunner(os.Args[2:]))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// fakeRunner is what the engine starts in these tests. It writes what it was
+// given into its spool and then does as its last argument says.
+func fakeRunner(args []string) int {
+	var spool string
+	for i, a := range args {
+		if a == "--spool" {
+			spool = args[i+1]
+		}
+	}
+	line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
+	how := args[len(args)-1]
+	if how == "stubborn" || how == "family" {
+		signal.Ignore(syscall.SIGTERM)
+	}
+	if how == "family" {
+		// A descendant in a process group of its own, and one that was orphaned.
+		cmd := exec.Command("/bin/sh", "-c", "trap '' TERM; sleep 600 & exec sleep 600")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := cmd.Start(); err != nil {
+			return 1
+		}
+	}
+	if how == "chatty" {
+		fmt.Fprint(os.Stderr, strings.Repeat("noise ", 1<<18))
+	}
+	told, _ := json.Marshal(map[string]any{"args": args, "env": os.Environ(), "secret": line, "pid": os.Getpid()})
+	_ = os.WriteFile(filepath.Join(spool, "told.new"), told, 0o600)
+	_ = os.Rename(filepath.Join(spool, "told.new"), filepath.Join(spool, "told"))
+	if how == "brief" {
+		return 3
+	}
+	select {} // until it is ended
+}
+
+const session = "abcdefghij"
+
+func newEngine(t *testing.T, dir, how string) *Engine {
+	t.Helper()
+	bin, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := New(Options{
+		Binary: bin, ControlURL: "http://127.0.0.1:1", NodeSocket: "/run/node.sock", Dir: dir,
+		Grace: 300 * time.Millisecond, Args: []string{how},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func start(t *testing.T, e *Engine, generation int) json.RawMessage {
+	t.Helper()
+	ref, err := e.Start(context.Background(), scheduler.Attempt{Session: session, Generation: generation, Node: "n1", Secret: "the secret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Stop(context.Background(), ref) })
+	return ref
+}
+
+type told struct {
+	Args, Env []string
+	Secret    string
+	PID       int
+}
+
+// hear waits for what the runner was told.
+func hear(t *testing.T, dir string, generation int) told {
+	t.Helper()
+	path := filepath.Join(dir, fmt.Sprintf("%s-g%d", session, generation), "spool", "told")
+	var got told
+	eventually(t, "the runner speaks", func() bool {
+		b, err := os.ReadFile(path)
+		return err == nil && json.Unmarshal(b, &got) == nil
+	})
+	return got
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	end := time.After(60 * time.Second)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func state(t *testing.T, e *Engine, ref json.RawMessage) scheduler.EngineState {
+	t.Helper()
+	s, err := e.State(context.Background(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestRunnerGetsWhatItNeedsAndNoMore(t *testing.T) {
+	t.Setenv("CANARY_TOKEN", "ghs_canary")
+	dir := t.TempDir()
+	e := newEngine(t, dir, "waits")
+	ref := start(t, e, 2)
+	got := hear(t, dir, 2)
+	want := "--control http://127.0.0.1:1 --session " + session + " --generation 2 --node-socket /run/node.sock --spool " +
+		filepath.Join(dir, session+"-g2", "spool") + " waits"
+	if strings.Join(got.Args, " ") != want {
+		t.Errorf("arguments %q", got.Args)
+	}
+	if len(got.Env) != 1 || !strings.HasPrefix(got.Env[0], "PATH=") {
+		t.Errorf("environment %q", got.Env)
+	}
+	if got.Secret != "the secret\n" {
+		t.Errorf("secret %q", got.Secret)
+	}
+	if strings.Contains(string(ref), "secret") {
+		t.Errorf("the secret is in the reference: %s", ref)
+	}
+	if fi, err := os.Stat(filepath.Join(dir, session+"-g2")); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("the attempt's directory: %v, %v", fi.Mode(), err)
+	}
+	if st, err := readStat(got.PID); err != nil || st.session != got.PID {
+		t.Errorf("no process session of its own: %+v, %v", st, err)
+	}
+	if s := state(t, e, ref); s != scheduler.EngineRunning {
+		t.Fatalf("state %d", s)
+	}
+	for range 2 { // not found is success
+		if err := e.Stop(context.Background(), ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := state(t, e, ref); s != scheduler.EngineGone {
+		t.Fatalf("state after a stop %d", s)
+	}
+	if _, err := os.Stat(filepath.Join(dir, session+"-g2", "spool")); !os.IsNotExist(err) {
+		t.Errorf("the spool is still there: %v", err)
+	}
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", got.PID)); !os.IsNotExist(err) {
+		t.Errorf("a zombie is left: %v", err)
+	}
+}
+
+func TestAttemptIsStartedOnce(t *testing.T) {
+	dir := t.TempDir()
+	first := newEngine(t, dir, "waits")
+	ref := start(t, first, 1)
+	pid := hear(t, dir, 1).PID
+	for name, prepare := range map[string]func(){
+		"asked again":                  func() {},
+		"by a control plane that died": func() { first = newEngine(t, dir, "waits") },
+		"before it was recorded": func() {
+			first = newEngine(t, dir, "waits")
+			if err := os.Remove(filepath.Join(dir, session+"-g1", refName)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		prepare()
+		again := start(t, first, 1)
+		if string(again) != string(ref) {
+			t.Errorf("%s: %s, first it was %s", name, again, ref)
+		}
+		var r struct{ PID int }
+		if err := json.Unmarshal(again, &r); err != nil || r.PID != pid {
+			t.Errorf("%s: another process: %s", name, again)
+		}
+	}
+	if other := start(t, first, 2); string(other) == string(ref) {
+		t.Fatal("another generation is the same process")
+	}
+}
+
+func TestEndIsSeenWhoeverStartedIt(t *testing.T) {
+	dir := t.TempDir()
+	first := newEngine(t, dir, "waits")
+	ref := start(t, first, 1)
+	pid := hear(t, dir, 1).PID
+	second := newEngine(t, dir, "waits") // as after a restart; it has no children
+	if s := state(t, second, ref); s != scheduler.EngineRunning {
+		t.Fatalf("state %d", s)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the second engine sees the end", func() bool { return state(t, second, ref) == scheduler.EngineGone })
+	if s := state(t, first, ref); s != scheduler.EngineGone {
+		t.Fatalf("state %d", s)
+	}
+	brief := newEngine(t, dir, "brief")
+	ref = start(t, brief, 7)
+	eventually(t, "the end of a brief runner is seen", func() bool { return state(t, brief, ref) == scheduler.EngineGone })
+	if again := start(t, brief, 7); string(again) != string(ref) {
+		t.Fatal("an attempt that is over was started again")
+	}
+}
+
+func TestStopEndsTheWholeProcessSession(t *testing.T) {
+	dir := t.TempDir()
+	e := newEngine(t, dir, "family")
+	ref := start(t, e, 1)
+	pid := hear(t, dir, 1).PID
+	var family []int
+	eventually(t, "the family is complete", func() bool {
+		family, _ = sessionMembers(pid)
+		return len(family) == 2
+	})
+	if err := e.Stop(context.Background(), ref); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range append(family, pid) {
+		if st, err := readStat(p); err == nil && !st.dead() {
+			t.Errorf("process %d lives on", p)
+		}
+	}
+}
+
+func TestStopOfWhatARunnerLeftBehind(t *testing.T) {
+	dir := t.TempDir()
+	e := newEngine(t, dir, "family")
+	ref := start(t, e, 1)
+	pid := hear(t, dir, 1).PID
+	eventually(t, "the family is complete", func() bool { f, _ := sessionMembers(pid); return len(f) == 2 })
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the runner is gone", func() bool { return state(t, e, ref) == scheduler.EngineGone })
+	if err := newEngine(t, dir, "family").Stop(context.Background(), ref); err != nil {
+		t.Fatal(err)
+	}
+	if f, _ := sessionMembers(pid); len(f) != 0 {
+		t.Fatalf("left: %v", f)
+	}
+}
+
+func TestNobodyElseIsEnded(t *testing.T) {
+	cmd := exec.Command("sleep", "600")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	e := newEngine(t, t.TempDir(), "waits")
+	st, err := readStat(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, r := range map[string]ref{
+		"number given away": {PID: cmd.Process.Pid, Start: st.start - 1, Boot: e.boot, Dir: "x"},
+		"before a reboot":   {PID: cmd.Process.Pid, Start: st.start, Boot: "another", Dir: "x"},
+		"never recorded":    {PID: cmd.Process.Pid, Boot: e.boot, Dir: "x"},
+		"init":              {PID: 1, Start: 1, Boot: e.boot, Dir: "x"},
+		"none":              {Boot: e.boot, Dir: "x"},
+	} {
+		b, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := state(t, e, b); s != scheduler.EngineGone {
+			t.Errorf("%s: state %d", name, s)
+		}
+		if err := e.Stop(context.Background(), b); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if st, err := readStat(cmd.Process.Pid); err != nil || st.dead() {
+		t.Fatal("a stranger was ended")
+	}
+	if _, err := e.State(context.Background(), json.RawMessage(`{"pid":`)); err == nil {
+		t.Error("a broken reference was taken")
+	}
+	// A process that only has the right words is not the runner.
+	if _, ok := e.find(scheduler.Attempt{Session: session, Generation: 1}); ok {
+		t.Error("found a runner that is none")
+	}
+}
+
+func TestLogIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	e := newEngine(t, dir, "chatty")
+	ref := start(t, e, 1)
+	hear(t, dir, 1)
+	log := filepath.Join(dir, session+"-g1", logName)
+	if fi, err := os.Stat(log); err != nil || fi.Size() <= maxLogBytes {
+		t.Fatalf("the log has %v bytes (%v); this test needs more", fi.Size(), err)
+	}
+	state(t, e, ref)
+	fi, err := os.Stat(log)
+	old, err2 := os.Stat(log + ".1")
+	if err != nil || err2 != nil || fi.Size() != 0 || old.Size() != maxLogBytes/2 {
+		t.Fatalf("log %d bytes, old log %d (%v, %v)", fi.Size(), old.Size(), err, err2)
+	}
+}
+
+func TestOldDirectoriesAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	e := newEngine(t, dir, "waits")
+	start(t, e, 1)
+	pid := hear(t, dir, 1).PID
+	if err := os.MkdirAll(filepath.Join(dir, "oldoldoldo-g1", "spool"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	clock := proc.NewFake(time.Now().Add(73 * time.Hour))
+	e.o.Clock = clock
+	start(t, e, 2)
+	if _, err := os.Stat(filepath.Join(dir, "oldoldoldo-g1")); !os.IsNotExist(err) {
+		t.Errorf("the old directory stays: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, session+"-g1", refName)); err != nil {
+		t.Errorf("the directory of runner %d, which lives, was removed: %v", pid, err)
+	}
+	e.o.Clock = proc.System()
+}
+
+func TestStatOfOddNames(t *testing.T) {
+	line := "42 (a ) R (x) Z) S 1 7 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 " + strconv.Itoa(987654) + " 1 2\n"
+	st, err := parseStat([]byte(line))
+	if err != nil || st.state != 'S' || st.session != 42 || st.start != 987654 {
+		t.Fatalf("got %+v, %v", st, err)
+	}
+	for _, bad := range []string{"", "42", "42 (x)", "42 (x) S 1 2", "42 (x) S 1 2 x 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 9 1"} {
+		if _, err := parseStat([]byte(bad)); err == nil {
+			t.Errorf("%q was understood", bad)
+		}
+	}
+}
+
+func TestEngineRefuses(t *testing.T) {
+	if _, err := New(Options{Binary: "x"}); err == nil {
+		t.Error("half of the options were enough")
+	}
+	e := newEngine(t, t.TempDir(), "waits")
+	for _, a := range []scheduler.Attempt{{Session: "../x", Generation: 1}, {Session: session}, {Session: "", Generation: 1}} {
+		if _, err := e.Start(context.Background(), a); err == nil {
+			t.Errorf("started %+v", a)
+		}
+	}
+	e.o.Binary = "/nonexistent/inspect"
+	if _, err := e.Start(context.Background(), scheduler.Attempt{Session: session, Generation: 1}); err == nil {
+		t.Error("started a program that is not there")
+	}
+}

@@ -1,0 +1,123 @@
+package local
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"inspect/scheduler"
+)
+
+// stat is what we need of /proc/PID/stat.
+type stat struct {
+	state   byte
+	session int
+	start   uint64
+}
+
+func (s stat) dead() bool { return s.state == 'Z' || s.state == 'X' || s.state == 'x' }
+
+var errStat = errors.New("/proc shows a process in a form we do not know")
+
+func readStat(pid int) (stat, error) {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return stat{}, err
+	}
+	return parseStat(b)
+}
+
+// parseStat reads fields 3 (state), 6 (session) and 22 (starttime). Field 2 is
+// the program's name in parentheses, which may itself hold anything.
+func parseStat(b []byte) (stat, error) {
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 {
+		return stat{}, errStat
+	}
+	f := strings.Fields(string(b[i+1:]))
+	if len(f) < 20 || len(f[0]) != 1 {
+		return stat{}, errStat
+	}
+	session, err1 := strconv.Atoi(f[3])
+	start, err2 := strconv.ParseUint(f[19], 10, 64)
+	if err := errors.Join(err1, err2); err != nil {
+		return stat{}, errStat
+	}
+	return stat{state: f[0][0], session: session, start: start}, nil
+}
+
+func pids() ([]int, error) {
+	d, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("listing processes: %w", err)
+	}
+	var out []int
+	for _, n := range names {
+		if pid, err := strconv.Atoi(n); err == nil {
+			out = append(out, pid)
+		}
+	}
+	return out, nil
+}
+
+// sessionMembers lists the living processes of a process session but its leader.
+func sessionMembers(leader int) ([]int, error) {
+	all, err := pids()
+	if err != nil {
+		return nil, err
+	}
+	var out []int
+	for _, pid := range all {
+		if st, err := readStat(pid); err == nil && pid != leader && st.session == leader && !st.dead() {
+			out = append(out, pid)
+		}
+	}
+	return out, nil
+}
+
+// find looks for the runner of an attempt among all processes. A process in a
+// sandbox can have any command line; it is in another pid namespace.
+func (e *Engine) find(a scheduler.Attempt) (int, bool) {
+	all, err := pids()
+	if err != nil {
+		return 0, false
+	}
+	ns, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return 0, false
+	}
+	uid := os.Geteuid()
+	if c := e.o.Credential; c != nil {
+		uid = int(c.Uid)
+	}
+	want := fmt.Sprintf("\x00--session\x00%s\x00--generation\x00%d\x00", a.Session, a.Generation)
+	for _, pid := range all {
+		dir := filepath.Join("/proc", strconv.Itoa(pid))
+		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if err != nil || !bytes.HasPrefix(line, []byte(e.o.Binary+"\x00runner\x00")) || !bytes.Contains(line, []byte(want)) {
+			continue
+		}
+		fi, err := os.Stat(dir)
+		if err != nil || int(fi.Sys().(*syscall.Stat_t).Uid) != uid {
+			continue
+		}
+		if theirs, err := os.Readlink(filepath.Join(dir, "ns", "pid")); err != nil || theirs != ns {
+			continue
+		}
+		if st, err := readStat(pid); err != nil || st.dead() || st.session != pid {
+			continue
+		}
+		return pid, true
+	}
+	return 0, false
+}

@@ -1,0 +1,286 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/sqlc-dev/pqtype"
+
+	"inspect/envs/wire"
+	"inspect/storage"
+)
+
+// The node daemons' side of the machine API. Errors are *wire.Error. A node is
+// ours, but what it says is bounded all the same.
+
+var nodeName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,62}$`)
+
+// RegisterNode makes a node known by the SHA-256 of its bearer token.
+func (s *Scheduler) RegisterNode(ctx context.Context, name string, tokenHash []byte) error {
+	if !nodeName.MatchString(name) || len(tokenHash) != 32 {
+		return fmt.Errorf("a node needs a name of lower-case letters, digits, '-' and '.', and the SHA-256 of its token; the name was %.80q", name)
+	}
+	if err := s.db.Q().UpsertNode(ctx, storage.UpsertNodeParams{Name: name, TokenHash: tokenHash}); err != nil {
+		return fmt.Errorf("registering node %s: %w", name, err)
+	}
+	return nil
+}
+
+// AuthenticateNode says which node a bearer token belongs to.
+func (s *Scheduler) AuthenticateNode(ctx context.Context, bearer string) (string, error) {
+	bad := refuse(codeUnauthorized, "the token is not a node's")
+	if bearer == "" || len(bearer) > 1024 {
+		return "", bad
+	}
+	// Looking a hash up tells an attacker nothing about any token by its timing.
+	name, err := s.db.Q().NodeByToken(ctx, hashOf(bearer))
+	return name, s.unavailable(ctx, missingAs(err, bad))
+}
+
+// lostAfter is how long a published snapshot may be missing from a node's
+// list: the list may have been made before it was published.
+const lostAfter = time.Minute
+
+// NodeState takes what a node advertises. It keeps the node's work leased.
+func (s *Scheduler) NodeState(ctx context.Context, node string, st wire.NodeState) error {
+	st.Node = node
+	data, err := canonicalData(encode(st))
+	if err != nil || len(data) > 1<<20 {
+		return refuse(codeBadRequest, "the state of the node cannot be stored")
+	}
+	now := s.clock.Now()
+	before, err := s.db.Q().GetNode(ctx, node)
+	if err != nil {
+		return s.unavailable(ctx, missingAs(err, refuse(codeNotFound, "node %s is not registered", node)))
+	}
+	if err := s.db.Q().SetNodeState(ctx, storage.SetNodeStateParams{Name: node, State: data, Now: now}); err != nil {
+		return s.unavailable(ctx, err)
+	}
+	if err := s.renewLeases(ctx, node, st, now); err != nil {
+		return s.unavailable(ctx, err)
+	}
+	if st.Snapshots != nil {
+		lost, err := s.db.Q().RetireLostSnapshots(ctx, storage.RetireLostSnapshotsParams{
+			Node: node, Before: now.Add(-lostAfter), Has: encode(st.Snapshots),
+		})
+		if err != nil {
+			return s.unavailable(ctx, err)
+		}
+		if len(lost) > 0 {
+			s.log.Warn("a node lost snapshots; they are prepared anew when needed", "node", node, "snapshots", lost)
+		}
+	}
+	if !s.alive(before) {
+		// Sessions may have waited for this node.
+		if err := s.admit(ctx); err != nil {
+			s.log.Warn("the queue is looked at later than wanted", "error", err)
+		}
+	}
+	return nil
+}
+
+// Refs is everything the control plane still needs on a node.
+func (s *Scheduler) Refs(ctx context.Context, node string) (wire.Refs, error) {
+	refs := wire.Refs{Sessions: []wire.SessionRef{}, Snapshots: []string{}}
+	attempts, err := s.db.Q().NodeAttempts(ctx, node)
+	if err != nil {
+		return refs, s.unavailable(ctx, err)
+	}
+	for _, a := range attempts {
+		refs.Sessions = append(refs.Sessions, wire.SessionRef{Session: a.SessionID, Generation: int(a.Generation)})
+	}
+	ids, err := s.db.Q().NodeSnapshots(ctx, node)
+	if err != nil {
+		return refs, s.unavailable(ctx, err)
+	}
+	refs.Snapshots = append(refs.Snapshots, ids...)
+	return refs, nil
+}
+
+// NextWork answers a long poll with the next thing a node shall do, leased to
+// it, or nil if there is nothing.
+func (s *Scheduler) NextWork(ctx context.Context, node string) (*wire.Work, error) {
+	var work *wire.Work
+	err := s.poll(ctx, "node:"+node, func(ctx context.Context) (bool, error) {
+		now := s.clock.Now()
+		row, err := s.db.Q().TakeWork(ctx, storage.TakeWorkParams{Node: node, Now: now, LeaseUntil: now.Add(s.times.Lease)})
+		if storage.IsMissing(err) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if row.Kind == wire.WorkRefresh && row.Attempts > 1 && now.Sub(row.CreatedAt) > 2*s.times.Refresh {
+			return false, s.endWork(ctx, node, row.ID, wire.WorkResult{
+				Words: fmt.Sprintf("Node %s began to prepare it %d times and did not say what came of it.", node, row.Attempts-1)})
+		}
+		w := new(wire.Work)
+		if err := json.Unmarshal(row.Data, w); err != nil {
+			return false, fmt.Errorf("reading work %d: %w", row.ID, err)
+		}
+		w.ID, w.Kind = row.ID, row.Kind
+		work = w
+		return true, nil
+	})
+	return work, s.unavailable(ctx, err)
+}
+
+// WorkDone ends a work item. A refresh that succeeded is ended by Offer.
+func (s *Scheduler) WorkDone(ctx context.Context, node string, id int64, r wire.WorkResult) error {
+	return s.unavailable(ctx, s.endWork(ctx, node, id, r))
+}
+
+// maxFailureWords is kept of what failed at a node, from its end.
+const maxFailureWords = 3000
+
+func (s *Scheduler) endWork(ctx context.Context, node string, id int64, r wire.WorkResult) error {
+	words := clipTail(r.Words, maxFailureWords)
+	return s.withWork(ctx, node, id, func(tx *storage.Tx, w storage.NodeWork) error {
+		q, now := tx.Q(), s.clock.Now()
+		if w.State == workDone || w.State == workFailed {
+			return nil // said before
+		}
+		if w.Kind == wire.WorkRefresh && r.OK {
+			return refuse(codeBadRequest, "a refresh that succeeded is told by offering its snapshot")
+		}
+		if w.Kind == wire.WorkFetch && !r.OK && w.Attempts < maxFetches {
+			return q.PostponeWork(ctx, storage.PostponeWorkParams{ID: id, Words: words, Until: now.Add(postponement(w.Attempts))})
+		}
+		state := workDone
+		if !r.OK {
+			state = workFailed
+		}
+		if err := q.EndWork(ctx, storage.EndWorkParams{ID: id, State: state, Words: words, Now: now}); err != nil {
+			return err
+		}
+		if w.Kind == wire.WorkRefresh {
+			return s.refreshFailed(ctx, tx, w, words)
+		}
+		return nil
+	})
+}
+
+// withWork runs fn with a node's locked work item, and has the queue looked at
+// afterwards, because sessions may have waited for it.
+func (s *Scheduler) withWork(ctx context.Context, node string, id int64, fn func(tx *storage.Tx, w storage.NodeWork) error) error {
+	err := s.db.InLockTx(ctx, func(tx *storage.Tx) error {
+		w, err := tx.Q().LockWork(ctx, id)
+		if err != nil {
+			return missingAs(err, refuse(codeNotFound, "there is no work %d", id))
+		}
+		if w.Node != node {
+			return refuse(codeNotFound, "work %d is not this node's", id)
+		}
+		return fn(tx, w)
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.admit(ctx); err != nil {
+		s.log.Warn("the queue is looked at later than wanted", "error", err)
+	}
+	return nil
+}
+
+func (s *Scheduler) refreshFailed(ctx context.Context, tx *storage.Tx, w storage.NodeWork, words string) error {
+	var work wire.Work
+	if err := json.Unmarshal(w.Data, &work); err != nil || work.Refresh == nil {
+		return fmt.Errorf("reading work %d: %w", w.ID, errors.Join(err, errNoWork))
+	}
+	s.log.Warn("a snapshot could not be prepared", "snapshot", work.Refresh.Snapshot, "environment", work.Refresh.Environment, "words", words)
+	return tx.Q().FailSnapshot(ctx, storage.FailSnapshotParams{ID: work.Refresh.Snapshot, Error: words})
+}
+
+// Offer publishes a verified snapshot: in one transaction it becomes the
+// current one of its environment on its node, and the one before is retired.
+func (s *Scheduler) Offer(ctx context.Context, node string, o wire.SnapshotOffer) error {
+	if len(o.Phases) > 20 || o.Bytes < 0 || len(o.Store) > 40 {
+		return refuse(codeBadRequest, "the offer is malformed")
+	}
+	phases, err := canonicalData(encode(o.Phases))
+	if err != nil {
+		return refuse(codeBadRequest, "the offer cannot be stored")
+	}
+	return s.unavailable(ctx, s.withWork(ctx, node, o.Work, func(tx *storage.Tx, w storage.NodeWork) error {
+		var work wire.Work
+		if err := json.Unmarshal(w.Data, &work); err != nil || work.Refresh == nil || work.Refresh.Snapshot != o.Snapshot {
+			return refuse(codeBadRequest, "work %d is not the preparation of snapshot %.80q", w.ID, o.Snapshot)
+		}
+		q, now := tx.Q(), s.clock.Now()
+		// The environment's row serialises publications.
+		if _, err := q.LockEnvironment(ctx, work.Refresh.Environment); err != nil {
+			return err
+		}
+		sn, err := q.LockSnapshot(ctx, o.Snapshot)
+		if err != nil {
+			return missingAs(err, refuse(codeNotFound, "there is no snapshot %.80q", o.Snapshot))
+		}
+		switch {
+		case sn.State == snapshotReady, sn.State == snapshotRetired:
+			return nil // said before
+		case sn.State != snapshotBuilding:
+			return refuse(codeNotFound, "snapshot %s is not wanted any more", sn.ID)
+		case sn.CommitSha != o.Commit, sn.ConfigDigest != o.ConfigDigest, int(sn.Generation) != o.Generation, sn.EnvironmentID != o.Environment:
+			return refuse(codeBadRequest, "the offer is of another commit, configuration or generation than was asked for")
+		}
+		before, err := q.CurrentSnapshot(ctx, storage.CurrentSnapshotParams{EnvironmentID: sn.EnvironmentID, Node: node})
+		if err != nil && !storage.IsMissing(err) {
+			return err
+		}
+		if err == nil && before.Generation < sn.Generation {
+			if err := q.RetireSnapshot(ctx, before.ID); err != nil {
+				return err
+			}
+		}
+		if err == nil && before.Generation > sn.Generation {
+			if err := q.RetireSnapshot(ctx, sn.ID); err != nil { // overtaken
+				return err
+			}
+		} else if err := q.PublishSnapshot(ctx, storage.PublishSnapshotParams{
+			ID: sn.ID, Store: text(o.Store), Bytes: o.Bytes, Now: now,
+			Phases: pqtype.NullRawMessage{RawMessage: phases, Valid: true},
+		}); err != nil {
+			return err
+		}
+		return q.EndWork(ctx, storage.EndWorkParams{ID: w.ID, State: workDone, Now: now})
+	}))
+}
+
+// NodeGitToken mints a read-only token for one repository, if the node has
+// work on it in hand.
+func (s *Scheduler) NodeGitToken(ctx context.Context, node string, r wire.GitTokenRequest) (wire.GitToken, error) {
+	rows, err := s.db.Q().OpenWork(ctx, node)
+	if err != nil {
+		return wire.GitToken{}, s.unavailable(ctx, err)
+	}
+	for _, row := range rows {
+		var w wire.Work
+		if row.State != workTaken || json.Unmarshal(row.Data, &w) != nil {
+			continue
+		}
+		if w.Refresh != nil && w.Refresh.Remote.RepositoryID == r.RepositoryID ||
+			w.Fetch != nil && w.Fetch.Remote.RepositoryID == r.RepositoryID {
+			token, err := s.o.Effects.GitToken(ctx, r.RepositoryID)
+			return token, s.unavailable(ctx, err)
+		}
+	}
+	return wire.GitToken{}, refuse(codeNotFound, "node %s has no work on repository %d", node, r.RepositoryID)
+}
+
+// renewLeases keeps the work that a node says it has in hand leased to it.
+func (s *Scheduler) renewLeases(ctx context.Context, node string, st wire.NodeState, now time.Time) error {
+	until := now.Add(s.times.Lease)
+	if len(st.Work) > 1000 {
+		return refuse(codeBadRequest, "a node has at most 1000 work items in hand")
+	}
+	for _, id := range st.Work {
+		if err := s.db.Q().RenewLease(ctx, storage.RenewLeaseParams{Node: node, ID: id, LeaseUntil: until}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

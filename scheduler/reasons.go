@@ -1,0 +1,66 @@
+package scheduler
+
+import (
+	"errors"
+	"time"
+)
+
+// Reason codes a session ends with, besides those of wire.Outcome and those a
+// Refusal brings.
+const (
+	ReasonQueueTimeout      = "queue_timeout"      // no machine became free in time
+	ReasonSnapshotRefused   = "snapshot_refused"   // the environment could not be prepared
+	ReasonSnapshotMissing   = "snapshot_missing"   // no node prepared it in time
+	ReasonSync              = "sync"               // the base commit could not be fetched
+	ReasonStopped           = "stopped"            // a person asked for it
+	ReasonTimeout           = "timeout"            // the work or the verification took too long
+	ReasonAttemptsExhausted = "attempts_exhausted" // every attempt was lost
+	ReasonNothingVerified   = "nothing_verified"   // no verify command ran
+	ReasonVerifyFailed      = "verify_failed"      // one of them failed
+	ReasonNoBundle          = "no_bundle"          // a result was announced and not uploaded
+	ReasonPublishTimeout    = "publish_timeout"    // GitHub could not be reached for too long
+	ReasonPublishRefused    = "publish_refused"    // GitHub refuses for good
+)
+
+// Kinds of events the control plane itself puts into a session's chain. The
+// runner's kinds are wire.Event….
+const (
+	EventCreated = "created" // {"requester","spec_source","base_sha"}
+	EventState   = "state"   // {"from","to","reason","words"}
+	EventAttempt = "attempt" // {"generation","node","snapshot"}
+	EventStop    = "stop"    // {"who","words"}
+)
+
+// MaxAttempts is how many attempts one session gets in all.
+const MaxAttempts = 3
+
+// ErrPermanent is wrapped by errors of Effects that no repetition can change.
+var ErrPermanent = errors.New("this cannot succeed by trying again")
+
+// RetryAt may be implemented by errors of Effects that know when a repetition
+// makes sense, for example when a rate limit ends.
+type RetryAt interface{ RetryAt() time.Time }
+
+// backoff is the wait before the next of n failed tries: 2 s, doubled, at most limit.
+func backoff(tries int, limit time.Duration) time.Duration {
+	if tries > 20 {
+		return limit
+	}
+	return min(2*time.Second<<max(tries, 0), limit)
+}
+
+// retryTime is when to try again after err, the n-th failure in a row.
+func retryTime(now time.Time, err error, tries int, limit time.Duration) time.Time {
+	at := now.Add(backoff(tries, limit))
+	var later RetryAt
+	if errors.As(err, &later) {
+		// Never trust a date far away: the session's own deadline must stay in reach.
+		if t := later.RetryAt(); t.After(at) {
+			at = t
+		}
+		if far := now.Add(15 * time.Minute); at.After(far) {
+			at = far
+		}
+	}
+	return at
+}

@@ -1,0 +1,378 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sqlc-dev/pqtype"
+
+	"inspect/envs/wire"
+	"inspect/storage"
+)
+
+// errBusy says that somebody else is looking at the session now.
+var errBusy = errors.New("somebody else is looking at this session")
+
+// errLater ends a look at a session: there is nothing to do before the time.
+type errLater struct{ at time.Time }
+
+func (e errLater) Error() string { return "nothing to do before " + e.at.Format(time.RFC3339) }
+
+// maxSteps bounds the steps of one look; a session has fewer states.
+const maxSteps = 24
+
+// Reconcile looks at one session and moves it on as far as it goes now. It may
+// be called at any time and as often as anybody likes. Whatever happens, the
+// session keeps a time of its next check, so an error costs latency only.
+func (s *Scheduler) Reconcile(ctx context.Context, session string) error {
+	unlock, ok, err := s.locks.try(ctx, sessionLock(session))
+	if err != nil {
+		return fmt.Errorf("locking session %s: %w", session, err)
+	}
+	if !ok {
+		return errBusy
+	}
+	defer unlock()
+	for range maxSteps {
+		sess, err := s.db.Q().GetSession(ctx, session)
+		if storage.IsMissing(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading session %s: %w", session, err)
+		}
+		if sess.ReportedAt.Valid {
+			return nil
+		}
+		err = s.step(ctx, sess)
+		var later errLater
+		switch {
+		case err == nil, errors.Is(err, errMoved):
+			continue
+		case errors.As(err, &later):
+			return s.rest(ctx, session, later.at)
+		default:
+			// The sweeper claimed the session by moving its check a little ahead,
+			// or a step set one itself: it is looked at again.
+			return err
+		}
+	}
+	return fmt.Errorf("session %s did not come to rest in %d steps", session, maxSteps)
+}
+
+// rest reports where the session stands and sets its next check.
+func (s *Scheduler) rest(ctx context.Context, session string, at time.Time) error {
+	sess, err := s.db.Q().GetSession(ctx, session)
+	if err != nil {
+		return fmt.Errorf("reading session %s: %w", session, err)
+	}
+	if Terminal(sess.State) {
+		return s.reportEnd(ctx, sess)
+	}
+	reportErr := s.reportProgress(ctx, sess)
+	if sess.Deadline.Before(at) {
+		at = sess.Deadline
+	}
+	if err := s.db.Q().SetSessionNextCheck(ctx, storage.SetSessionNextCheckParams{
+		ID: session, Version: sess.Version, NextCheckAt: at,
+	}); err != nil {
+		return fmt.Errorf("setting the next check of session %s: %w", session, err)
+	}
+	return reportErr
+}
+
+// later ends a look; the session is looked at again after d.
+func (s *Scheduler) later(d time.Duration) error { return errLater{s.clock.Now().Add(d)} }
+
+// step does the one thing that is next for a session. It returns nil if the
+// row has changed, errLater if there is nothing to do now.
+func (s *Scheduler) step(ctx context.Context, sess storage.Session) error {
+	if Terminal(sess.State) {
+		return s.later(0) // rest reports it
+	}
+	if sess.StopAt.Valid {
+		if late, err := s.tooLateToStop(ctx, sess); err != nil {
+			return err
+		} else if !late {
+			return s.stepStop(ctx, sess)
+		}
+	}
+	if !s.clock.Now().Before(sess.Deadline) {
+		return s.stepDeadline(ctx, sess)
+	}
+	switch sess.State {
+	case Queued:
+		return s.stepQueued(ctx, sess)
+	case Placing, Restoring, Working, Verifying:
+		return s.stepAttempt(ctx, sess)
+	case Publishing:
+		return s.stepPublish(ctx, sess)
+	default: // a person is waited for
+		return s.later(s.times.Check)
+	}
+}
+
+func (s *Scheduler) stepQueued(ctx context.Context, sess storage.Session) error {
+	if err := s.admit(ctx); err != nil {
+		return err
+	}
+	now, err := s.db.Q().GetSession(ctx, sess.ID)
+	if err != nil {
+		return fmt.Errorf("reading session %s: %w", sess.ID, err)
+	}
+	if now.Version != sess.Version {
+		return nil
+	}
+	return s.later(s.times.Check)
+}
+
+// stepAttempt starts the attempt of a session if that is not done, takes its
+// outcome, and finds out whether it was lost.
+func (s *Scheduler) stepAttempt(ctx context.Context, sess storage.Session) error {
+	a, err := s.attempt(ctx, sess)
+	if err != nil {
+		return err
+	}
+	if a.Outcome.Valid {
+		return s.finish(ctx, sess, a)
+	}
+	if !a.EngineRef.Valid {
+		return s.start(ctx, sess, a)
+	}
+	// A runner that speaks is there; the engine is asked when it is silent or new.
+	silent := !a.HeartbeatAt.Valid || s.clock.Now().Sub(a.HeartbeatAt.Time) > s.times.Heartbeat
+	state, err := s.o.Engine.State(ctx, a.EngineRef.RawMessage)
+	if err != nil {
+		s.log.Warn("the engine cannot tell how an attempt is", "session", sess.ID, "generation", a.Generation, "error", err)
+		state = EngineUnknown
+	}
+	if state != EngineGone {
+		if silent && a.HeartbeatAt.Valid && state == EngineRunning {
+			s.log.Warn("a runner is silent but its process lives", "session", sess.ID, "generation", a.Generation)
+		}
+		return s.later(s.times.Check)
+	}
+	// Its last words may have arrived while we asked.
+	if a, err = s.attempt(ctx, sess); err != nil {
+		return err
+	}
+	if a.Outcome.Valid {
+		return s.finish(ctx, sess, a)
+	}
+	return s.tryAgain(ctx, sess, "the runner ended without saying what came of the work")
+}
+
+func (s *Scheduler) attempt(ctx context.Context, sess storage.Session) (storage.Attempt, error) {
+	a, err := s.db.Q().GetAttempt(ctx, storage.GetAttemptParams{SessionID: sess.ID, Generation: sess.Generation})
+	if err != nil {
+		return a, fmt.Errorf("reading attempt %d of session %s: %w", sess.Generation, sess.ID, err)
+	}
+	return a, nil
+}
+
+// start asks the engine to run an attempt whose row and deadline are written.
+// The secret is derived, so that a repetition after a crash finds the same.
+func (s *Scheduler) start(ctx context.Context, sess storage.Session, a storage.Attempt) error {
+	ref, err := s.o.Engine.Start(ctx, Attempt{
+		Session: sess.ID, Generation: int(a.Generation), Node: a.Node,
+		Secret: s.runnerSecret(sess.ID, a.Generation),
+	})
+	if err != nil {
+		return s.tryLater(ctx, sess, fmt.Errorf("starting attempt %d of session %s: %w", a.Generation, sess.ID, err), 30*time.Second)
+	}
+	if err := s.db.Q().SetAttemptRef(context.WithoutCancel(ctx), storage.SetAttemptRefParams{
+		SessionID: sess.ID, Generation: a.Generation,
+		EngineRef: pqtype.NullRawMessage{RawMessage: ref, Valid: true},
+	}); err != nil {
+		return fmt.Errorf("storing what attempt %d of session %s runs as: %w", a.Generation, sess.ID, err)
+	}
+	return s.later(s.times.Check)
+}
+
+// tryLater counts a failed try of the present step and sets the time of the next.
+func (s *Scheduler) tryLater(ctx context.Context, sess storage.Session, cause error, limit time.Duration) error {
+	at := retryTime(s.clock.Now(), cause, int(sess.EffectTries), limit)
+	if sess.Deadline.Before(at) {
+		at = sess.Deadline
+	}
+	err := s.db.Q().SetSessionEffectTry(context.WithoutCancel(ctx), storage.SetSessionEffectTryParams{
+		ID: sess.ID, Version: sess.Version, NextCheckAt: at,
+	})
+	return errors.Join(cause, err)
+}
+
+// tryAgain gives the current attempt up. The session goes back into the queue
+// for another one, or ends if it had enough of them.
+func (s *Scheduler) tryAgain(ctx context.Context, sess storage.Session, words string) error {
+	// Nothing of the old attempt may run beside the new one.
+	if err := s.stopAttempt(ctx, sess); err != nil {
+		return s.tryLater(ctx, sess, err, 30*time.Second)
+	}
+	if sess.Generation >= MaxAttempts {
+		_, err := s.apply(ctx, sess, change{
+			to: Infrastructure, reason: ReasonAttemptsExhausted, endWords: words,
+			words: fmt.Sprintf("All %d attempts failed through no fault of the work; the last one because %s.", MaxAttempts, words),
+		})
+		return err
+	}
+	_, err := s.apply(ctx, sess, change{
+		to: Queued, move: NewAttempt, endWords: words,
+		queueReason: fmt.Sprintf("attempt %d of %d follows: %s", sess.Generation+1, MaxAttempts, words),
+	})
+	return err
+}
+
+// stopAttempt ends what the engine runs for a session's current attempt.
+func (s *Scheduler) stopAttempt(ctx context.Context, sess storage.Session) error {
+	if sess.Generation == 0 {
+		return nil
+	}
+	a, err := s.attempt(ctx, sess)
+	if err != nil || !a.EngineRef.Valid {
+		return err
+	}
+	if err := s.o.Engine.Stop(ctx, a.EngineRef.RawMessage); err != nil {
+		return fmt.Errorf("stopping attempt %d of session %s: %w", a.Generation, sess.ID, err)
+	}
+	return nil
+}
+
+// stepDeadline ends what took too long in the way that fits the state.
+func (s *Scheduler) stepDeadline(ctx context.Context, sess storage.Session) error {
+	if OnMachine(sess.State) {
+		// An outcome that is already there is better than the clock.
+		a, err := s.attempt(ctx, sess)
+		if err != nil {
+			return err
+		}
+		if a.Outcome.Valid {
+			return s.finish(ctx, sess, a)
+		}
+	}
+	var c change
+	switch sess.State {
+	case Queued:
+		c = change{to: TimedOut, reason: ReasonQueueTimeout, words: "The session waited too long in the queue: " + sess.QueueReason + "."}
+	case Placing:
+		return s.tryAgain(ctx, sess, "the runner did not start in time")
+	case Restoring:
+		return s.tryAgain(ctx, sess, "the environment was not restored in time")
+	case Working, Verifying:
+		if err := s.stopAttempt(ctx, sess); err != nil {
+			return s.tryLater(ctx, sess, err, 30*time.Second)
+		}
+		words := "The work was not over in time. What was uploaded last is kept in the evidence."
+		if sess.State == Verifying {
+			words = "The verification was not over in time. The work is kept in the evidence."
+		}
+		c = change{to: TimedOut, reason: ReasonTimeout, words: words, endWords: "ended at its deadline"}
+	case Publishing:
+		c = change{to: Infrastructure, reason: ReasonPublishTimeout, words: "The result could not be published in time. It is kept in the evidence."}
+	default:
+		c = change{to: Stopped, reason: "approval_expired", words: "Nobody answered in time."}
+	}
+	_, err := s.apply(ctx, sess, c)
+	return err
+}
+
+// stepStop realises a stop that somebody asked for: the runner is given a
+// grace to upload what there is, then the engine ends it.
+func (s *Scheduler) stepStop(ctx context.Context, sess storage.Session) error {
+	c := change{to: Stopped, reason: ReasonStopped, words: stopWords(sess), endWords: "stopped"}
+	if OnMachine(sess.State) {
+		a, err := s.attempt(ctx, sess)
+		if err != nil {
+			return err
+		}
+		end := sess.StopAt.Time.Add(s.times.StopGrace)
+		switch {
+		case a.Outcome.Valid:
+			c.with = func(q *storage.Queries, row *storage.Session) error { return keepOutcome(ctx, q, row, a) }
+		case a.EngineRef.Valid && s.clock.Now().Before(end):
+			state, err := s.o.Engine.State(ctx, a.EngineRef.RawMessage)
+			if err != nil || state != EngineGone {
+				return errLater{earlier(end, s.clock.Now().Add(s.times.Check))}
+			}
+			if a, err = s.attempt(ctx, sess); err != nil {
+				return err
+			}
+			if a.Outcome.Valid {
+				return nil // taken in the next step
+			}
+		}
+		if err := s.stopAttempt(ctx, sess); err != nil {
+			return s.tryLater(ctx, sess, err, 30*time.Second)
+		}
+	}
+	_, err := s.apply(ctx, sess, c)
+	return err
+}
+
+// tooLateToStop tells whether something of the result may be in the world
+// already: then publishing goes on, and the session ends as what is there.
+func (s *Scheduler) tooLateToStop(ctx context.Context, sess storage.Session) (bool, error) {
+	if sess.State != Publishing {
+		return false, nil
+	}
+	begun, err := s.db.Q().PublishBegun(ctx, sess.ID)
+	if err != nil {
+		return false, fmt.Errorf("looking for what session %s published: %w", sess.ID, err)
+	}
+	return begun, nil
+}
+
+func stopWords(sess storage.Session) string {
+	words := "Stopped by " + sess.StopBy + "."
+	if sess.StopWords != "" {
+		words += " " + sess.StopWords
+	}
+	return words
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// Stop asks for the end of a session, from any state, in the name of who. The
+// work is kept. Stopping a session that is over changes nothing.
+func (s *Scheduler) Stop(ctx context.Context, session, who, words string) error {
+	defer s.wakes.wake("session:" + session)
+	return s.db.InLockTx(ctx, func(tx *storage.Tx) error {
+		now := s.clock.Now()
+		if _, err := tx.Q().LockSession(ctx, session); err != nil {
+			return fmt.Errorf("reading session %s: %w", session, err)
+		}
+		row, err := tx.Q().SetStopRequest(ctx, storage.SetStopRequestParams{
+			ID: session, Now: now, Who: clip(who, 100), Words: clip(words, 1000),
+		})
+		if storage.IsMissing(err) {
+			return nil // over, or already asked for
+		}
+		if err != nil {
+			return fmt.Errorf("stopping session %s: %w", session, err)
+		}
+		e, err := ownEvent(row.Generation, EventStop, now, map[string]any{"who": row.StopBy, "words": row.StopWords})
+		if err != nil {
+			return err
+		}
+		if err := appendEvents(ctx, tx.Q(), &row, e); err != nil {
+			return err
+		}
+		if OnMachine(row.State) {
+			data := encode(wire.StopDirective{Reason: stopWords(row), Grace: s.times.StopGrace})
+			if _, err := tx.Q().InsertDirective(ctx, storage.InsertDirectiveParams{
+				SessionID: row.ID, Generation: row.Generation, Kind: wire.DirectiveStop,
+				Data: pqtype.NullRawMessage{RawMessage: json.RawMessage(data), Valid: true}, CreatedAt: now,
+			}); err != nil {
+				return fmt.Errorf("telling the runner of session %s to stop: %w", session, err)
+			}
+		}
+		return s.InsertReconcile(ctx, tx, session)
+	})
+}

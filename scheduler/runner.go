@@ -1,0 +1,350 @@
+package scheduler
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+
+	"github.com/sqlc-dev/pqtype"
+
+	"inspect/envs/wire"
+	"inspect/storage"
+)
+
+// The runner's side of the machine API. Errors are *wire.Error.
+
+// Runner is an authenticated caller: one attempt of one session.
+type Runner struct {
+	Session    string
+	Generation int
+	bearer     string // what it came with
+}
+
+// Codes of wire.Error.
+const (
+	codeStale        = "stale_generation"
+	codeUnauthorized = "unauthorized"
+	codeTooLarge     = "too_large"
+	codeNotFound     = "not_found"
+	codeBadRequest   = "bad_request"
+	codeUnavailable  = "unavailable"
+)
+
+func refuse(code, format string, args ...any) error {
+	return &wire.Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// unavailable hides an error of ours from a machine and tells it to come back.
+func (s *Scheduler) unavailable(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	var we *wire.Error
+	if errors.As(err, &we) {
+		return we
+	}
+	if ctx.Err() == nil {
+		s.log.Error("a machine's call failed", "error", err)
+	}
+	return refuse(codeUnavailable, "the control plane cannot answer now; try again")
+}
+
+// Spec is all a runner needs to know about its attempt.
+func (s *Scheduler) Spec(ctx context.Context, r Runner) (wire.Spec, error) {
+	sess, a, err := s.peek(ctx, r)
+	if err != nil {
+		return wire.Spec{}, err
+	}
+	out, err := s.spec(ctx, sess, a)
+	return out, s.unavailable(ctx, err)
+}
+
+func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.Attempt) (wire.Spec, error) {
+	q := s.db.Q()
+	sp, err := sessionSpec(sess)
+	if err != nil {
+		return wire.Spec{}, err
+	}
+	repo, err := q.GetRepositoryRow(ctx, sess.RepositoryID)
+	if err != nil {
+		return wire.Spec{}, err
+	}
+	snap, err := q.GetSnapshot(ctx, a.SnapshotID)
+	if err != nil {
+		return wire.Spec{}, err
+	}
+	out := wire.Spec{
+		Session: sess.ID, Generation: int(a.Generation),
+		Repository: repo.Owner + "/" + repo.Name, RepositoryID: repo.ID,
+		BaseBranch: sess.BaseBranch, BaseSHA: sess.BaseSha,
+		SnapshotID: snap.ID, SnapshotCommit: snap.CommitSha, Environment: sess.EnvironmentID,
+		Prompt: sess.Prompt, Harness: s.o.Harness, Setup: sp.Setup, Limits: wireLimits(sp.Limits),
+		AuthorName: s.o.AuthorName, AuthorEmail: s.o.AuthorEmail,
+		WorkDeadline: a.WorkDeadline, EndDeadline: a.Deadline,
+	}
+	if sp.Harness.Kind != "" {
+		out.Harness = wire.Harness{Kind: sp.Harness.Kind, Label: sp.Harness.Kind}
+		if sp.Harness.Command != "" {
+			out.Harness.Command = []string{"sh", "-c", sp.Harness.Command}
+		}
+	}
+	for _, v := range sp.Verify {
+		out.Verify = append(out.Verify, wire.Verify{Name: v.Name, Run: v.Run, Report: v.Report})
+	}
+	b, err := q.LastBundleBefore(ctx, storage.LastBundleBeforeParams{SessionID: sess.ID, Generation: a.Generation})
+	if err == nil {
+		out.Resume = &wire.Resume{Generation: int(b.Generation), Turn: int(b.Turn), SHA256: b.Sha256, Tip: b.Tip}
+	} else if !storage.IsMissing(err) {
+		return wire.Spec{}, err
+	}
+	if out.WorkGrant, err = s.grant(sess, a, out.Limits, wire.PurposeWork); err != nil {
+		return wire.Spec{}, err
+	}
+	out.VerifyGrant, err = s.grant(sess, a, out.Limits, wire.PurposeVerify)
+	return out, err
+}
+
+func (s *Scheduler) grant(sess storage.Session, a storage.Attempt, limits wire.Limits, purpose string) (string, error) {
+	return wire.SignGrant(s.o.GrantKey, wire.Grant{
+		Verbs: []string{wire.VerbRestore, wire.VerbSandbox, wire.VerbDiscard},
+		Node:  a.Node, Session: sess.ID, Generation: int(a.Generation), Purpose: purpose,
+		Environment: sess.EnvironmentID, Snapshot: a.SnapshotID, RepositoryID: sess.RepositoryID,
+		Limits: limits, PeerUID: s.o.RunnerUID, Expires: a.Deadline.Add(tokenSlack),
+	})
+}
+
+// Directives answers a long poll with what the control plane wants of a runner.
+func (s *Scheduler) Directives(ctx context.Context, r Runner, after int64) (wire.DirectivesReply, error) {
+	var reply wire.DirectivesReply
+	err := s.poll(ctx, "session:"+r.Session, func(ctx context.Context) (bool, error) {
+		if _, _, err := s.peek(ctx, r); err != nil {
+			return false, err
+		}
+		rows, err := s.db.Q().DirectivesAfter(ctx, storage.DirectivesAfterParams{
+			SessionID: r.Session, Generation: int32(r.Generation), ID: after,
+		})
+		if err != nil {
+			return false, err
+		}
+		for _, row := range rows {
+			d := wire.Directive{ID: row.ID, Kind: row.Kind}
+			switch row.Kind {
+			case wire.DirectiveStop:
+				d.Stop = new(wire.StopDirective)
+				err = json.Unmarshal(row.Data.RawMessage, d.Stop)
+			case wire.DirectivePrompt:
+				d.Prompt = new(wire.PromptDirective)
+				err = json.Unmarshal(row.Data.RawMessage, d.Prompt)
+			}
+			if err != nil {
+				return false, fmt.Errorf("reading directive %d: %w", row.ID, err)
+			}
+			reply.Directives = append(reply.Directives, d)
+		}
+		return len(rows) > 0, nil
+	})
+	return reply, s.unavailable(ctx, err)
+}
+
+// Beat takes a sign of life. In the second half of its life a token is renewed;
+// the one the runner came with stays good beside the new one.
+func (s *Scheduler) Beat(ctx context.Context, r Runner, _ wire.Heartbeat) (wire.HeartbeatReply, error) {
+	var reply wire.HeartbeatReply
+	err := s.current(ctx, r, func(tx *storage.Tx, _ storage.Session, a storage.Attempt) error {
+		now := s.clock.Now()
+		hash := hashOf(r.bearer)
+		renew := r.bearer == "" || !a.TokenIssued.Valid ||
+			now.Sub(a.TokenIssued.Time) > a.TokenExpires.Time.Sub(a.TokenIssued.Time)/2 ||
+			subtle.ConstantTimeCompare(hash, a.TokenHash) != 1 // the renewed one got lost
+		if !renew {
+			reply = wire.HeartbeatReply{Token: r.bearer, Expires: a.TokenExpires.Time}
+			return tx.Q().SetHeartbeat(ctx, storage.SetHeartbeatParams{SessionID: a.SessionID, Generation: a.Generation, Now: now})
+		}
+		if r.bearer == "" {
+			hash = a.TokenHash
+		}
+		t, err := s.issue(ctx, tx.Q(), a, hash)
+		reply = wire.HeartbeatReply(t)
+		return err
+	})
+	return reply, err
+}
+
+// Outcome takes what came of an attempt. The first one counts; saying it again
+// is harmless.
+func (s *Scheduler) Outcome(ctx context.Context, r Runner, o wire.Outcome) error {
+	if err := checkOutcome(&o); err != nil {
+		return err
+	}
+	return s.current(ctx, r, func(tx *storage.Tx, sess storage.Session, a storage.Attempt) error {
+		if a.Outcome.Valid || Terminal(sess.State) {
+			return nil
+		}
+		if o.Bundle != "" {
+			b, err := tx.Q().GetBundle(ctx, storage.GetBundleParams{SessionID: sess.ID, Sha256: o.Bundle})
+			if err != nil {
+				return missingAs(err, refuse(codeBadRequest, "the outcome names a bundle that was not uploaded"))
+			}
+			if b.Tip != o.Tip {
+				return refuse(codeBadRequest, "the outcome names another tip than its bundle was uploaded with")
+			}
+		}
+		data, err := canonicalData(encode(o))
+		if err != nil {
+			return refuse(codeBadRequest, "the outcome cannot be stored: %v", err)
+		}
+		if err := tx.Q().SetAttemptOutcome(ctx, storage.SetAttemptOutcomeParams{
+			SessionID: sess.ID, Generation: a.Generation,
+			Outcome: pqtype.NullRawMessage{RawMessage: data, Valid: true},
+		}); err != nil {
+			return err
+		}
+		if err := tx.Q().WakeSession(ctx, storage.WakeSessionParams{ID: sess.ID, At: s.clock.Now()}); err != nil {
+			return err
+		}
+		return s.InsertReconcile(ctx, tx, sess.ID)
+	})
+}
+
+var (
+	objectName = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+	sumName    = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	reasonName = regexp.MustCompile(`^[a-z0-9_]{0,40}$`)
+)
+
+// checkOutcome bounds what a runner says about its attempt.
+func checkOutcome(o *wire.Outcome) error {
+	switch o.Kind {
+	case wire.OutcomeVerified, wire.OutcomeNoChange, wire.OutcomeFailed, wire.OutcomeStopped, wire.OutcomeTimedOut, wire.OutcomeInfrastructure:
+	default:
+		return refuse(codeBadRequest, "%.40q is no outcome", o.Kind)
+	}
+	blankOr := func(re *regexp.Regexp, v string) bool { return v == "" || re.MatchString(v) }
+	switch {
+	case !reasonName.MatchString(o.Reason):
+		return refuse(codeBadRequest, "the reason is not a code")
+	case !blankOr(sumName, o.Bundle), !blankOr(objectName, o.Tip), !blankOr(objectName, o.Tree):
+		return refuse(codeBadRequest, "bundle, tip or tree is not a hash")
+	case len(o.Results) > 100:
+		return refuse(codeBadRequest, "more than 100 verification results")
+	}
+	o.Words = clip(o.Words, maxWords)
+	for i := range o.Results {
+		r := &o.Results[i]
+		if len(r.Name) > 200 || len(r.Run) > 8192 || len(r.Report) > 200 || len(r.Signal) > 40 ||
+			!blankOr(sumName, r.Stdout) || !blankOr(sumName, r.Stderr) {
+			return refuse(codeBadRequest, "verification result %d is malformed", i+1)
+		}
+	}
+	return nil
+}
+
+// maxBundlesBytes bounds all bundles of one session together.
+const maxBundlesBytes = 1 << 30
+
+// PutArtifact stores one artifact of a session, named by its sha256. Storing
+// the same again is harmless.
+func (s *Scheduler) PutArtifact(ctx context.Context, r Runner, sum string, content io.Reader) error {
+	if !sumName.MatchString(sum) {
+		return refuse(codeBadRequest, "an artifact is named by its sha256 in lower case hexadecimal")
+	}
+	if _, _, err := s.peek(ctx, r); err != nil {
+		return err
+	}
+	q := s.db.Q()
+	if _, err := q.GetArtifact(ctx, storage.GetArtifactParams{SessionID: r.Session, Sha256: sum}); err == nil {
+		return nil
+	} else if !storage.IsMissing(err) {
+		return s.unavailable(ctx, err)
+	}
+	used, err := q.ArtifactBytes(ctx, r.Session)
+	if err != nil {
+		return s.unavailable(ctx, err)
+	}
+	n, err := s.o.Blobs.PutNamed(ctx, r.Session, sum, content, max(wire.MaxArtifactBytes-used, 0))
+	if err != nil {
+		return s.blobError(ctx, err, "the artifacts of one session may have %d bytes together", int64(wire.MaxArtifactBytes))
+	}
+	return s.current(ctx, r, func(tx *storage.Tx, _ storage.Session, _ storage.Attempt) error {
+		// Others may have been stored meanwhile; the row's lock makes this count.
+		used, err := tx.Q().ArtifactBytes(ctx, r.Session)
+		if err != nil {
+			return err
+		}
+		if used+n > wire.MaxArtifactBytes {
+			return refuse(codeTooLarge, "the artifacts of one session may have %d bytes together", int64(wire.MaxArtifactBytes))
+		}
+		return tx.Q().InsertArtifact(ctx, storage.InsertArtifactParams{SessionID: r.Session, Sha256: sum, Bytes: n, CreatedAt: s.clock.Now()})
+	})
+}
+
+// PutBundle stores the work of one turn. The same turn may be stored again,
+// also with other content: the last one counts.
+func (s *Scheduler) PutBundle(ctx context.Context, r Runner, turn int, tip, sum string, content io.Reader) error {
+	if !sumName.MatchString(sum) || !objectName.MatchString(tip) || turn < 0 || turn > 1_000_000 {
+		return refuse(codeBadRequest, "a bundle needs a turn, the commit it ends at and its sha256")
+	}
+	if _, _, err := s.peek(ctx, r); err != nil {
+		return err
+	}
+	used, err := s.db.Q().BundleBytes(ctx, r.Session)
+	if err != nil {
+		return s.unavailable(ctx, err)
+	}
+	n, err := s.o.Blobs.PutNamed(ctx, r.Session, sum, content, min(wire.MaxBundleBytes, max(maxBundlesBytes-used, 0)))
+	if err != nil {
+		return s.blobError(ctx, err, "a bundle may have %d bytes, all of a session %d", int64(wire.MaxBundleBytes), int64(maxBundlesBytes))
+	}
+	return s.current(ctx, r, func(tx *storage.Tx, _ storage.Session, a storage.Attempt) error {
+		return tx.Q().UpsertBundle(ctx, storage.UpsertBundleParams{
+			SessionID: r.Session, Generation: a.Generation, Turn: int32(turn), Sha256: sum, Bytes: n, Tip: tip, CreatedAt: s.clock.Now(),
+		})
+	})
+}
+
+func (s *Scheduler) blobError(ctx context.Context, err error, format string, args ...any) error {
+	switch {
+	case errors.Is(err, storage.ErrBlobTooLarge):
+		return refuse(codeTooLarge, format, args...)
+	case errors.Is(err, storage.ErrBlobMismatch):
+		return refuse(codeBadRequest, "the content does not have the sha256 it was sent under")
+	}
+	return s.unavailable(ctx, err)
+}
+
+// Bundle opens a bundle of the runner's own session, of any generation.
+func (s *Scheduler) Bundle(ctx context.Context, r Runner, sum string) (io.ReadCloser, error) {
+	if !sumName.MatchString(sum) {
+		return nil, refuse(codeBadRequest, "a bundle is named by its sha256")
+	}
+	if _, _, err := s.peek(ctx, r); err != nil {
+		return nil, err
+	}
+	none := refuse(codeNotFound, "this session has no such bundle")
+	if _, err := s.db.Q().GetBundle(ctx, storage.GetBundleParams{SessionID: r.Session, Sha256: sum}); err != nil {
+		return nil, s.unavailable(ctx, missingAs(err, none))
+	}
+	rc, err := s.o.Blobs.Get(ctx, r.Session, sum)
+	if errors.Is(err, storage.ErrBlobMissing) {
+		return nil, none
+	}
+	return rc, s.unavailable(ctx, err)
+}
+
+// missingAs turns "no such row" into another error.
+func missingAs(err, other error) error {
+	if storage.IsMissing(err) {
+		return other
+	}
+	return err
+}
+
+var idForm = regexp.MustCompile(`^[a-z2-7]{10}$`)
+
+func validID(id string) bool { return idForm.MatchString(id) }
+
+func validGeneration(g int) bool { return g >= 1 && g <= 1000 }

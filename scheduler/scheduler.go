@@ -1,0 +1,179 @@
+package scheduler
+
+import (
+	"cmp"
+	"context"
+	"crypto/ed25519"
+	"crypto/hmac"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/riverqueue/river"
+
+	"inspect/envs/proc"
+	"inspect/envs/wire"
+	"inspect/storage"
+)
+
+// Options is what a Scheduler needs. Fields without a documented zero value
+// must be set.
+type Options struct {
+	DB      *storage.DB
+	Blobs   *storage.Blobs
+	Effects Effects
+	Engine  Engine
+	Clock   proc.Clock   // zero: the machine's
+	Log     *slog.Logger // zero: silent
+
+	Limits Limits
+	Times  Times // zero fields: the defaults written there
+
+	// GrantKey signs grants for node daemons. Runner tokens and one-time secrets
+	// are derived from it, so it must be the same after a restart.
+	GrantKey  ed25519.PrivateKey
+	RunnerUID int // uid the runners run as; grants are bound to it
+
+	// Delivery handles one stored webhook delivery. It is called at most once at
+	// a time for each, and again after an error or a crash. A delivery that is
+	// still pending after it returned nil is marked done.
+	Delivery func(ctx context.Context, guid string) error
+	// CloneURL is the address nodes fetch a repository from, without credentials.
+	CloneURL func(r storage.Repository) string
+
+	// Harness runs where .inspect.yml names none.
+	Harness wire.Harness
+	// AuthorName and AuthorEmail are what commits inside sandboxes are made with.
+	AuthorName, AuthorEmail string // zero: "Inspect", "inspect@localhost"
+}
+
+// Limits of how many sessions hold a machine at once.
+type Limits struct {
+	Total         int // zero: 4
+	PerRepository int // zero: no limit but Total and the repository's own
+}
+
+// Times are how long things may take before somebody looks or gives up.
+type Times struct {
+	Queue       time.Duration // in the queue; zero: 24 h
+	Place       time.Duration // from the start of an attempt to its first word; zero: 2 min
+	Restore     time.Duration // restore and sync; zero: 10 min
+	WorkMargin  time.Duration // beyond limits.timeout before we end it ourselves; zero: 2 min
+	Verify      time.Duration // verification at least; the longer of this and limits.timeout counts; zero: 10 min
+	Publish     time.Duration // zero: 1 h
+	Report      time.Duration // how long the end is tried to be told; zero: 72 h
+	StopGrace   time.Duration // from a stop request to the engine's; zero: 30 s
+	Heartbeat   time.Duration // silence after which the engine is asked; zero: 60 s
+	Check       time.Duration // between two looks at a session that runs; zero: 10 s
+	Sweep       time.Duration // between two sweeps; zero: 1 s
+	Lease       time.Duration // of node work, renewed by the node's state; zero: 60 s
+	NodeSilence time.Duration // after which a node counts as away; zero: 45 s
+	Refresh     time.Duration // preparing a snapshot; zero: 30 min
+	Drain       time.Duration // running steps are waited for at the end; zero: 20 s
+}
+
+func (t Times) withDefaults() Times {
+	for _, f := range []struct {
+		at  *time.Duration
+		def time.Duration
+	}{
+		{&t.Queue, 24 * time.Hour}, {&t.Place, 2 * time.Minute}, {&t.Restore, 10 * time.Minute},
+		{&t.WorkMargin, 2 * time.Minute}, {&t.Verify, 10 * time.Minute}, {&t.Publish, time.Hour},
+		{&t.Report, 72 * time.Hour}, {&t.StopGrace, 30 * time.Second}, {&t.Heartbeat, time.Minute},
+		{&t.Check, 10 * time.Second}, {&t.Sweep, time.Second}, {&t.Lease, time.Minute},
+		{&t.NodeSilence, 45 * time.Second}, {&t.Refresh, 30 * time.Minute}, {&t.Drain, 20 * time.Second},
+	} {
+		*f.at = cmp.Or(*f.at, f.def)
+	}
+	return t
+}
+
+// Scheduler moves sessions on. Its methods may be called from several
+// goroutines, also while Run is not running: then rows change and nothing
+// happens until it does.
+type Scheduler struct {
+	o      Options
+	db     *storage.DB
+	clock  proc.Clock
+	log    *slog.Logger
+	times  Times
+	secret []byte // tokens and one-time secrets are derived from it
+	insert *river.Client[*sql.Tx]
+	locks  *locks
+	rates  rates
+	wakes  wakes
+}
+
+// New returns a scheduler; Run starts it.
+func New(o Options) (*Scheduler, error) {
+	switch {
+	case o.DB == nil, o.Blobs == nil, o.Effects == nil, o.Engine == nil:
+		return nil, errors.New("the scheduler needs a database, blobs, effects and an engine")
+	case len(o.GrantKey) != ed25519.PrivateKeySize:
+		return nil, errors.New("the scheduler needs an Ed25519 key to sign grants with")
+	}
+	if o.Clock == nil {
+		o.Clock = proc.System()
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Limits.Total = cmp.Or(o.Limits.Total, 4)
+	o.AuthorName = cmp.Or(o.AuthorName, "Inspect")
+	o.AuthorEmail = cmp.Or(o.AuthorEmail, "inspect@localhost")
+	if o.CloneURL == nil {
+		o.CloneURL = func(storage.Repository) string { return "" }
+	}
+	mac := hmac.New(sha256.New, o.GrantKey.Seed())
+	mac.Write([]byte("inspect runner secrets v1"))
+	s := &Scheduler{
+		o: o, db: o.DB, clock: o.Clock, log: o.Log, times: o.Times.withDefaults(),
+		secret: mac.Sum(nil), locks: newLocks(o.DB.Pool()),
+	}
+	var err error
+	if s.insert, err = newInsertClient(o.DB, o.Log); err != nil {
+		return nil, fmt.Errorf("preparing the queue: %w", err)
+	}
+	return s, nil
+}
+
+// Run works until ctx ends, then takes no new step, waits for the running ones
+// (at most Times.Drain, after which they are interrupted) and returns. Any
+// number of schedulers may run on one database.
+func (s *Scheduler) Run(ctx context.Context) error {
+	workers, err := s.newWorkClient()
+	if err != nil {
+		return fmt.Errorf("preparing the queue's workers: %w", err)
+	}
+	defer s.locks.close()
+	// The client is stopped by us, so that jobs are drained and not cut off.
+	if err := workers.Start(context.WithoutCancel(ctx)); err != nil {
+		return fmt.Errorf("starting the queue's workers: %w", err)
+	}
+	var sweeping sync.WaitGroup
+	sweeping.Go(func() { s.sweepLoop(ctx) })
+	<-ctx.Done()
+	s.log.Info("the scheduler drains")
+	sweeping.Wait()
+	// Longer than the soft stop, which interrupts the steps that are left.
+	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.times.Drain+30*time.Second)
+	defer cancel()
+	if err := workers.Stop(stopCtx); err != nil {
+		return fmt.Errorf("steps were still running when the scheduler had to end: %w", err)
+	}
+	return nil
+}
+
+// encode is JSON for one of our own types, which always marshal.
+func encode(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("scheduler: %T does not marshal: %v", v, err))
+	}
+	return b
+}

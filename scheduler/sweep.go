@@ -1,0 +1,131 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/riverqueue/river"
+
+	"inspect/envs/wire"
+	"inspect/storage"
+)
+
+// sweepLoop sweeps until ctx ends.
+func (s *Scheduler) sweepLoop(ctx context.Context) {
+	for {
+		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("a sweep was not complete", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.clock.After(s.times.Sweep):
+		}
+	}
+}
+
+const (
+	// A due session is claimed for this long by the sweep that enqueues it.
+	sweepClaim = 15 * time.Second
+	sweepBatch = 200
+)
+
+// Sweep enqueues a look at everything that is due: sessions, deliveries whose
+// job was lost, and attempts that are over and whose processes may still run.
+// Run does it once a second.
+func (s *Scheduler) Sweep(ctx context.Context) error {
+	return errors.Join(s.sweepSessions(ctx), s.sweepDeliveries(ctx), s.sweepAttempts(ctx))
+}
+
+func (s *Scheduler) sweepSessions(ctx context.Context) error {
+	err := s.db.InLockTx(ctx, func(tx *storage.Tx) error {
+		now := s.clock.Now()
+		ids, err := tx.Q().DueSessions(ctx, storage.DueSessionsParams{Now: now, ClaimUntil: now.Add(sweepClaim), AtMost: sweepBatch})
+		if err != nil {
+			return err
+		}
+		var jobs []river.InsertManyParams
+		for _, id := range ids {
+			jobs = append(jobs, river.InsertManyParams{Args: ReconcileArgs{Session: id, Swept: true}, InsertOpts: reconcileOpts()})
+		}
+		return s.insertMany(ctx, tx, jobs)
+	})
+	if err != nil {
+		return fmt.Errorf("sweeping sessions: %w", err)
+	}
+	return nil
+}
+
+func (s *Scheduler) sweepDeliveries(ctx context.Context) error {
+	err := s.db.InLockTx(ctx, func(tx *storage.Tx) error {
+		now := s.clock.Now()
+		guids, err := tx.Q().DueDeliveries(ctx, storage.DueDeliveriesParams{Now: now, ClaimUntil: now.Add(deliveryClaim), AtMost: sweepBatch})
+		if err != nil {
+			return err
+		}
+		var jobs []river.InsertManyParams
+		for _, guid := range guids {
+			jobs = append(jobs, river.InsertManyParams{Args: DeliveryArgs{GUID: guid}, InsertOpts: deliveryOpts()})
+		}
+		return s.insertMany(ctx, tx, jobs)
+	})
+	if err != nil {
+		return fmt.Errorf("sweeping deliveries: %w", err)
+	}
+	return nil
+}
+
+func (s *Scheduler) insertMany(ctx context.Context, tx *storage.Tx, jobs []river.InsertManyParams) error {
+	if len(jobs) == 0 {
+		return nil
+	}
+	_, err := s.insert.InsertManyTx(ctx, tx.SQL(), jobs)
+	return err
+}
+
+// reapGrace is how long a runner may take to end by itself after its outcome
+// was taken; it discards its clones then.
+const reapGrace = 30 * time.Second
+
+// sweepAttempts makes sure that nothing runs any more of attempts that are
+// over, and then has their clones discarded.
+func (s *Scheduler) sweepAttempts(ctx context.Context) error {
+	rows, err := s.db.Q().UnreapedAttempts(ctx, sweepBatch)
+	if err != nil {
+		return fmt.Errorf("sweeping attempts: %w", err)
+	}
+	var errs []error
+	for _, a := range rows {
+		if err := s.reap(ctx, a); err != nil {
+			errs = append(errs, fmt.Errorf("cleaning up after attempt %d of session %s: %w", a.Generation, a.SessionID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Scheduler) reap(ctx context.Context, a storage.Attempt) error {
+	if a.EngineRef.Valid {
+		state, err := s.o.Engine.State(ctx, a.EngineRef.RawMessage)
+		if err != nil {
+			return err
+		}
+		if state != EngineGone && s.clock.Now().Sub(a.EndedAt.Time) < reapGrace {
+			return nil
+		}
+		// Also of one that is gone: what it left is cleared away.
+		if err := s.o.Engine.Stop(ctx, a.EngineRef.RawMessage); err != nil {
+			return err
+		}
+	}
+	return s.db.InLockTx(ctx, func(tx *storage.Tx) error {
+		if err := s.addWork(ctx, tx.Q(), a.Node, wire.WorkDiscard, fmt.Sprintf("discard:%s:%d", a.SessionID, a.Generation),
+			wire.Work{Discard: &wire.SessionRef{Session: a.SessionID, Generation: int(a.Generation)}}); err != nil {
+			return err
+		}
+		return tx.Q().SetAttemptReaped(ctx, storage.SetAttemptReapedParams{
+			SessionID: a.SessionID, Generation: a.Generation, Now: s.clock.Now(),
+		})
+	})
+}

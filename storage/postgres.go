@@ -1,0 +1,495 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+)
+
+// PostgresOptions says how to run a private Postgres.
+type PostgresOptions struct {
+	// Dir holds everything: data/, sock/, log. It is made if it is not there.
+	Dir string
+	Log *slog.Logger
+	// AllowUsers are accounts of this machine that may connect, besides the one
+	// we run as.
+	AllowUsers []string
+	// Settings are added to ours and win over them.
+	Settings map[string]string
+}
+
+// Postgres is a private server: a child of this process that only this
+// machine's allowed accounts can reach, through a unix socket.
+type Postgres struct {
+	url    string
+	admin  string
+	cmd    *exec.Cmd
+	lock   *os.File
+	exited chan struct{} // closed after the server was waited for
+	err    error         // of Wait, once exited is closed
+}
+
+const (
+	postgresRole     = "inspect"
+	postgresDatabase = "inspect"
+	// Linux: sun_path is 108 bytes, one of them the closing zero.
+	maxSocketPath = 107
+	// How long a server may take to start, crash recovery included.
+	postgresStartLimit = 60 * time.Second
+	// How long remains of a crashed server may stand in the way.
+	leftoverLimit = 10 * time.Second
+)
+
+// StartPostgres runs a private Postgres in dir from the machine's own
+// binaries, with its data kept between runs. It returns once the server
+// answers. As root the server runs as the account "postgres".
+func StartPostgres(ctx context.Context, dir string, log *slog.Logger) (*Postgres, error) {
+	return StartPostgresWith(ctx, PostgresOptions{Dir: dir, Log: log})
+}
+
+// StartPostgresWith is StartPostgres with more to choose.
+func StartPostgresWith(ctx context.Context, o PostgresOptions) (_ *Postgres, err error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	// The socket is named by Postgres itself: .s.PGSQL.<port>.
+	if n := len(filepath.Join(dir, "sock", ".s.PGSQL.5432")); n > maxSocketPath {
+		return nil, fmt.Errorf("the directory %s is too long for Postgres' socket (%d bytes, at most %d): choose a shorter data directory", dir, n, maxSocketPath)
+	}
+	acc, err := serverAccount()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making Postgres' directory: %w", err)
+	}
+	lock, err := lockDirectory(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = lock.Close()
+		}
+	}()
+	data, sock := filepath.Join(dir, "data"), filepath.Join(dir, "sock")
+	if err := acc.ownDirectory(sock); err != nil {
+		return nil, err
+	}
+	if err := acc.mayEnter(dir); err != nil {
+		return nil, err
+	}
+	bin, err := findBinaries(data)
+	if err != nil {
+		return nil, err
+	}
+	if err := initCluster(ctx, bin, data, acc); err != nil {
+		return nil, err
+	}
+	if err := writeAccess(data, acc, o.AllowUsers); err != nil {
+		return nil, err
+	}
+	if err := clearLeftovers(ctx, data, sock, o.Log); err != nil {
+		return nil, err
+	}
+	p := &Postgres{url: postgresURL(sock, postgresDatabase), admin: postgresURL(sock, "postgres"), lock: lock}
+	logPath := filepath.Join(dir, "postgres.log")
+	if err := p.run(bin, data, sock, logPath, acc, o.Settings); err != nil {
+		return nil, err
+	}
+	if err := p.ready(ctx, logPath); err != nil {
+		p.kill()
+		return nil, err
+	}
+	o.Log.Debug("the private Postgres answers", "directory", dir, "pid", p.cmd.Process.Pid)
+	return p, nil
+}
+
+// URL is the address of the database, for Open.
+func (p *Postgres) URL() string { return p.url }
+
+// Exited is closed when the server is over, whoever ended it.
+func (p *Postgres) Exited() <-chan struct{} { return p.exited }
+
+// Stop ends the server and waits for it; when ctx ends first the server is
+// killed, which costs the next start a recovery but no data.
+func (p *Postgres) Stop(ctx context.Context) error {
+	defer p.lock.Close()
+	_ = p.cmd.Process.Signal(syscall.SIGINT) // "fast": sessions are ended, data written
+	select {
+	case <-p.exited:
+		return p.exitError()
+	case <-ctx.Done():
+	}
+	p.kill()
+	return fmt.Errorf("Postgres did not stop in time and was killed: %w", ctx.Err())
+}
+
+func (p *Postgres) kill() {
+	_ = p.cmd.Process.Signal(syscall.SIGQUIT) // children end themselves without writing
+	select {
+	case <-p.exited:
+	case <-time.After(5 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+	}
+	_ = p.lock.Close()
+}
+
+func (p *Postgres) exitError() error {
+	if p.err != nil {
+		return fmt.Errorf("Postgres ended badly: %w", p.err)
+	}
+	return nil
+}
+
+// settings fit a small installation; durability is left as it is.
+func settings(sock string, more map[string]string) []string {
+	all := map[string]string{
+		"listen_addresses":                "",
+		"unix_socket_directories":         sock,
+		"unix_socket_permissions":         "0777", // the directory above is 0700
+		"max_connections":                 "80",
+		"shared_buffers":                  "64MB",
+		"max_wal_size":                    "256MB",
+		"min_wal_size":                    "32MB",
+		"wal_level":                       "minimal",
+		"max_wal_senders":                 "0",
+		"max_worker_processes":            "2",
+		"max_parallel_workers_per_gather": "0",
+		"jit":                             "off",
+		"timezone":                        "UTC",
+		"log_timezone":                    "UTC",
+		"log_min_messages":                "fatal", // conflicts between transactions are everyday
+		"logging_collector":               "off",
+	}
+	for k, v := range more {
+		all[k] = v
+	}
+	var args []string
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		args = append(args, "-c", k+"="+all[k])
+	}
+	return args
+}
+
+// run starts the server. The goroutine that starts it stays on its thread
+// until the server is over, because the parent-death signal is bound to the
+// thread and not to the process.
+func (p *Postgres) run(bin, data, sock, logPath string, acc account, more map[string]string) error {
+	logFile, err := openLog(logPath)
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	cmd := exec.Command(filepath.Join(bin, "postgres"), append([]string{"-D", data}, settings(sock, more)...)...)
+	cmd.Dir = data
+	cmd.Env = []string{"PATH=" + bin + ":/usr/bin:/bin", "LC_ALL=C"}
+	cmd.Stdout, cmd.Stderr = logFile, logFile
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid:     true, // Ctrl-C in a terminal is for us; the server is stopped after our drain
+		Pdeathsig:  syscall.SIGINT,
+		Credential: acc.credential(),
+	}
+	p.cmd, p.exited = cmd, make(chan struct{})
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		p.err = cmd.Wait()
+		close(p.exited)
+	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("starting Postgres: %w", err)
+	}
+	return nil
+}
+
+// ready waits until the server answers and our database is there.
+func (p *Postgres) ready(ctx context.Context, logPath string) error {
+	ctx, cancel := context.WithTimeout(ctx, postgresStartLimit)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ensureDatabase(ctx, p.admin)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.exited:
+			return fmt.Errorf("Postgres did not start; its log ends with: %s", lastLines(logPath, 5))
+		case <-ctx.Done():
+			return fmt.Errorf("Postgres did not answer in time (%w); its log ends with: %s", err, lastLines(logPath, 5))
+		case <-tick.C:
+		}
+	}
+}
+
+func ensureDatabase(ctx context.Context, admin string) error {
+	c, err := pgx.Connect(ctx, admin)
+	if err != nil {
+		return err
+	}
+	defer c.Close(context.WithoutCancel(ctx))
+	var there bool
+	if err := c.QueryRow(ctx, "SELECT EXISTS (SELECT 1 FROM pg_database WHERE datname = $1)", postgresDatabase).Scan(&there); err != nil {
+		return err
+	}
+	if there {
+		return nil
+	}
+	_, err = c.Exec(ctx, "CREATE DATABASE "+postgresDatabase)
+	return err
+}
+
+func postgresURL(sock, database string) string {
+	u := url.URL{Scheme: "postgres", User: url.User(postgresRole), Path: "/" + database,
+		RawQuery: url.Values{"host": {sock}, "sslmode": {"disable"}}.Encode()}
+	return u.String()
+}
+
+// account is whom the server runs as.
+type account struct {
+	name     string
+	uid, gid int
+	drop     bool // we are root and become it
+}
+
+// serverAccount chooses the account: ourselves, or "postgres" if we are root.
+// initdb refuses root, and any uid without an entry in the password file.
+func serverAccount() (account, error) {
+	if os.Geteuid() != 0 {
+		u, err := user.LookupId(strconv.Itoa(os.Geteuid()))
+		if err != nil {
+			return account{}, fmt.Errorf("uid %d has no entry in /etc/passwd, which Postgres needs: run as a named account or pass --postgres-url", os.Geteuid())
+		}
+		return account{name: u.Username, uid: os.Geteuid(), gid: os.Getegid()}, nil
+	}
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		return account{}, errors.New(`Postgres does not run as root and there is no account "postgres": install postgresql or pass --postgres-url`)
+	}
+	uid, err1 := strconv.Atoi(u.Uid)
+	gid, err2 := strconv.Atoi(u.Gid)
+	if err := errors.Join(err1, err2); err != nil {
+		return account{}, err
+	}
+	return account{name: u.Username, uid: uid, gid: gid, drop: true}, nil
+}
+
+func (a account) credential() *syscall.Credential {
+	if !a.drop {
+		return nil
+	}
+	return &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid), Groups: []uint32{}}
+}
+
+// ownDirectory makes a directory that only the account can use.
+func (a account) ownDirectory(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("making Postgres' directory: %w", err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return fmt.Errorf("closing Postgres' directory to others: %w", err)
+	}
+	if a.drop {
+		if err := os.Chown(dir, a.uid, a.gid); err != nil {
+			return fmt.Errorf("giving Postgres its directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// mayEnter says which directory on the way the account cannot pass.
+func (a account) mayEnter(dir string) error {
+	if !a.drop {
+		return nil
+	}
+	for d := dir; ; d = filepath.Dir(d) {
+		fi, err := os.Stat(d)
+		if err != nil {
+			return err
+		}
+		st := fi.Sys().(*syscall.Stat_t)
+		bit := uint32(0o001)
+		switch {
+		case int(st.Uid) == a.uid:
+			bit = 0o100
+		case int(st.Gid) == a.gid:
+			bit = 0o010
+		}
+		if st.Mode&bit == 0 {
+			return fmt.Errorf("the account %q may not enter %s, where its database is to be kept: allow it (chmod o+x %s) or choose another data directory", a.name, d, d)
+		}
+		if d == filepath.Dir(d) {
+			return nil
+		}
+	}
+}
+
+// lockDirectory makes sure that one process at a time serves from a directory.
+// The lock ends with the process.
+func lockDirectory(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("locking Postgres' directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("another process already runs its Postgres in %s: stop it or choose another data directory", dir)
+	}
+	return f, nil
+}
+
+// findBinaries returns the directory of the Postgres programs: of the version
+// that made the data, or the newest.
+func findBinaries(data string) (string, error) {
+	made := ""
+	if b, err := os.ReadFile(filepath.Join(data, "PG_VERSION")); err == nil {
+		made = strings.TrimSpace(string(b))
+	}
+	if made != "" {
+		dir := filepath.Join("/usr/lib/postgresql", made, "bin")
+		if _, err := os.Stat(filepath.Join(dir, "postgres")); err == nil {
+			return dir, nil
+		}
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+	newest := func(p string) int {
+		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(p))))
+		return n
+	}
+	slices.SortFunc(found, func(a, b string) int { return newest(b) - newest(a) })
+	if len(found) == 0 {
+		if p, err := exec.LookPath("postgres"); err == nil {
+			if p, err = filepath.EvalSymlinks(p); err == nil {
+				found = append(found, p)
+			}
+		}
+	} else if made != "" {
+		return "", fmt.Errorf("the database in %s was made by Postgres %s, which is not installed: install postgresql-%s or pass --postgres-url", data, made, made)
+	}
+	if len(found) == 0 {
+		return "", errors.New("no Postgres on this machine: install it (apt-get install postgresql) or pass --postgres-url")
+	}
+	return filepath.Dir(found[0]), nil
+}
+
+// initCluster makes the data directory if it is not complete.
+func initCluster(ctx context.Context, bin, data string, acc account) error {
+	if _, err := os.Stat(filepath.Join(data, "PG_VERSION")); err == nil {
+		return nil
+	}
+	// What an interrupted initdb left holds nothing; it is made beside and renamed.
+	fresh := data + ".new"
+	for _, d := range []string{data, fresh} {
+		if err := os.RemoveAll(d); err != nil {
+			return fmt.Errorf("clearing an unfinished database: %w", err)
+		}
+	}
+	if err := acc.ownDirectory(fresh); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", fresh, "-U", postgresRole,
+		"-A", "peer", "--no-sync", "--no-instructions", "--locale=C", "-E", "UTF8")
+	cmd.Dir = fresh
+	cmd.Env = []string{"PATH=" + bin + ":/usr/bin:/bin", "LC_ALL=C"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: acc.credential()}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("making the database: %w: %s", err, tail(string(out), 5))
+	}
+	// initdb was told not to wait for the disk; one sync here makes up for it.
+	if d, err := os.Open(fresh); err == nil {
+		_ = unix.Syncfs(int(d.Fd()))
+		_ = d.Close()
+	}
+	if err := os.Rename(fresh, data); err != nil {
+		return fmt.Errorf("making the database: %w", err)
+	}
+	return nil
+}
+
+// writeAccess lets our account, the server's and the named ones in, by the
+// identity the kernel vouches for; nobody else.
+func writeAccess(data string, acc account, more []string) error {
+	me, err := user.LookupId(strconv.Itoa(os.Geteuid()))
+	if err != nil {
+		return fmt.Errorf("uid %d has no entry in /etc/passwd, which Postgres needs to know us by: pass --postgres-url", os.Geteuid())
+	}
+	var ident strings.Builder
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(append([]string{me.Username, acc.name}, more...)))) {
+		if strings.ContainsAny(name, "\"\n ,") {
+			return fmt.Errorf("the account name %q cannot be used with Postgres", name)
+		}
+		fmt.Fprintf(&ident, "inspect \"%s\" %s\n", name, postgresRole)
+	}
+	for name, text := range map[string]string{
+		"pg_hba.conf":   "local all " + postgresRole + " peer map=inspect\n",
+		"pg_ident.conf": ident.String(),
+	} {
+		path := filepath.Join(data, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return fmt.Errorf("writing who may use the database: %w", err)
+		}
+		if acc.drop {
+			if err := os.Chown(path, acc.uid, acc.gid); err != nil {
+				return fmt.Errorf("writing who may use the database: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// maxLogBytes is how large the server's log may be at a start; a larger one is begun anew.
+const maxLogBytes = 4 << 20
+
+func openLog(path string) (*os.File, error) {
+	if fi, err := os.Stat(path); err == nil && fi.Size() > maxLogBytes {
+		_ = os.Truncate(path, 0)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening Postgres' log: %w", err)
+	}
+	return f, nil
+}
+
+func lastLines(path string, n int) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	return tail(string(b), n)
+}
+
+func tail(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], " | ")
+}

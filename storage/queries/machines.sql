@@ -1,0 +1,135 @@
+-- name: SetAttemptToken :exec
+UPDATE attempts SET token_hash = sqlc.arg(token_hash), token_expires = sqlc.arg(token_expires)::timestamptz,
+  token_issued = sqlc.arg(now)::timestamptz,
+  prev_token_hash = sqlc.narg(prev_token_hash), prev_token_expires = sqlc.narg(prev_token_expires),
+  heartbeat_at = sqlc.arg(now)::timestamptz
+WHERE session_id = sqlc.arg(session_id) AND generation = sqlc.arg(generation);
+
+-- name: ClearAttemptSecret :exec
+UPDATE attempts SET secret_hash = NULL WHERE session_id = $1 AND generation = $2 AND secret_hash IS NOT NULL;
+
+-- name: SetHeartbeat :exec
+UPDATE attempts SET heartbeat_at = sqlc.arg(now)::timestamptz
+WHERE session_id = sqlc.arg(session_id) AND generation = sqlc.arg(generation);
+
+-- name: SetAttemptAcked :exec
+UPDATE attempts SET acked = $3, dropped = $4, heartbeat_at = sqlc.arg(now)::timestamptz WHERE session_id = $1 AND generation = $2;
+
+-- name: SetAttemptRestore :exec
+UPDATE attempts SET restore = $3 WHERE session_id = $1 AND generation = $2;
+
+-- name: SetAttemptOutcome :exec
+UPDATE attempts SET outcome = $3 WHERE session_id = $1 AND generation = $2 AND outcome IS NULL;
+
+-- name: ArtifactBytes :one
+SELECT COALESCE(sum(bytes), 0)::bigint FROM artifacts WHERE session_id = $1;
+
+-- name: GetArtifact :one
+SELECT * FROM artifacts WHERE session_id = $1 AND sha256 = $2;
+
+-- name: InsertArtifact :exec
+INSERT INTO artifacts (session_id, sha256, bytes, created_at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (session_id, sha256) DO NOTHING;
+
+-- name: BundleBytes :one
+SELECT COALESCE(sum(bytes), 0)::bigint FROM bundles WHERE session_id = $1;
+
+-- name: UpsertBundle :exec
+INSERT INTO bundles (session_id, generation, turn, sha256, bytes, tip, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (session_id, generation, turn) DO UPDATE
+SET sha256 = EXCLUDED.sha256, bytes = EXCLUDED.bytes, tip = EXCLUDED.tip, created_at = EXCLUDED.created_at;
+
+-- name: GetBundle :one
+SELECT * FROM bundles WHERE session_id = $1 AND sha256 = $2 ORDER BY generation DESC, turn DESC LIMIT 1;
+
+-- name: LastBundle :one
+SELECT * FROM bundles WHERE session_id = $1 ORDER BY generation DESC, turn DESC, created_at DESC LIMIT 1;
+
+-- name: LastBundleBefore :one
+SELECT * FROM bundles WHERE session_id = $1 AND generation < $2 ORDER BY generation DESC, turn DESC LIMIT 1;
+
+-- name: DirectivesAfter :many
+SELECT * FROM directives WHERE session_id = $1 AND generation = $2 AND id > $3 ORDER BY id LIMIT 100;
+
+-- name: UpsertNode :exec
+INSERT INTO nodes (name, token_hash) VALUES ($1, $2)
+ON CONFLICT (name) DO UPDATE SET token_hash = EXCLUDED.token_hash;
+
+-- name: NodeByToken :one
+SELECT name FROM nodes WHERE token_hash = $1;
+
+-- name: SetNodeState :exec
+UPDATE nodes SET state = $2, seen_at = sqlc.arg(now)::timestamptz WHERE name = $1;
+
+-- name: TouchNode :exec
+UPDATE nodes SET seen_at = sqlc.arg(now)::timestamptz WHERE name = $1;
+
+-- name: NodeAttempts :many
+-- Attempts whose clones a node must keep.
+SELECT session_id, generation, snapshot_id FROM attempts WHERE node = $1 AND reaped_at IS NULL;
+
+-- name: NodeSnapshots :many
+-- Snapshots a node must keep: being built, published, or still under an attempt that is not over.
+SELECT s.id FROM snapshots s WHERE s.node = sqlc.arg(node) AND (
+  s.state IN ('building', 'ready')
+  OR EXISTS (SELECT 1 FROM attempts a WHERE a.snapshot_id = s.id AND a.reaped_at IS NULL)
+) ORDER BY s.id;
+
+-- name: TakeWork :one
+UPDATE node_work SET state = 'taken', lease_until = sqlc.arg(lease_until)::timestamptz, attempts = attempts + 1
+WHERE id = (
+  SELECT w.id FROM node_work w
+  WHERE w.node = sqlc.arg(node) AND (w.state = 'pending' OR (w.state = 'taken' AND w.lease_until < sqlc.arg(now)::timestamptz))
+    AND (w.lease_until IS NULL OR w.lease_until < sqlc.arg(now)::timestamptz)
+  ORDER BY w.id LIMIT 1 FOR UPDATE SKIP LOCKED
+)
+RETURNING *;
+
+-- name: RenewLease :exec
+UPDATE node_work SET lease_until = GREATEST(lease_until, sqlc.arg(lease_until)::timestamptz)
+WHERE node = sqlc.arg(node) AND id = sqlc.arg(id) AND state = 'taken';
+
+-- name: LockWork :one
+SELECT * FROM node_work WHERE id = $1 FOR UPDATE;
+
+-- name: EndWork :exec
+UPDATE node_work SET state = sqlc.arg(state), words = sqlc.arg(words), done_at = sqlc.arg(now)::timestamptz, lease_until = NULL
+WHERE id = sqlc.arg(id);
+
+-- name: PostponeWork :exec
+UPDATE node_work SET state = 'pending', words = sqlc.arg(words), lease_until = sqlc.arg(until)::timestamptz
+WHERE id = sqlc.arg(id);
+
+-- name: OpenWork :many
+SELECT * FROM node_work WHERE node = $1 AND state IN ('pending', 'taken') ORDER BY id;
+
+-- name: LockSnapshot :one
+SELECT * FROM snapshots WHERE id = $1 FOR UPDATE;
+
+-- name: LockEnvironment :one
+-- A change, so that a serialisable transaction that read before it fails and is repeated.
+UPDATE environments SET used_at = used_at WHERE id = $1 RETURNING *;
+
+-- name: CurrentSnapshot :one
+SELECT * FROM snapshots WHERE environment_id = $1 AND node = $2 AND is_current;
+
+-- name: RetireSnapshot :exec
+UPDATE snapshots SET state = 'retired', is_current = false WHERE id = $1;
+
+-- name: PublishSnapshot :exec
+UPDATE snapshots SET state = 'ready', is_current = true, store = sqlc.arg(store), bytes = sqlc.arg(bytes),
+  phases = sqlc.arg(phases), published_at = sqlc.arg(now)::timestamptz
+WHERE id = sqlc.arg(id);
+
+-- name: FailSnapshot :exec
+UPDATE snapshots SET state = 'failed', error = $2, is_current = false WHERE id = $1 AND state = 'building';
+
+-- name: GetNode :one
+SELECT * FROM nodes WHERE name = $1;
+
+-- name: RetireLostSnapshots :many
+-- Published snapshots that a node no longer has.
+UPDATE snapshots SET state = 'retired', is_current = false, error = 'the node lost it'
+WHERE node = sqlc.arg(node) AND state = 'ready' AND published_at < sqlc.arg(before)::timestamptz
+  AND NOT id IN (SELECT jsonb_array_elements_text(sqlc.arg(has)::jsonb))
+RETURNING id;
