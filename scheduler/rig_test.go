@@ -59,7 +59,6 @@ func newWorld(t *testing.T) *world {
 		DB: w.db, Blobs: blobs, Effects: w.effects, Engine: w.engine, Clock: w.clock,
 		GrantKey: w.key, RunnerUID: 1234, Limits: Limits{Total: 2},
 		CloneURL: func(r storage.Repository) string { return "https://git.example/" + r.Owner + "/" + r.Name + ".git" },
-		Harness:  wire.Harness{Kind: "command", Command: []string{"scripted"}, Label: "scripted"},
 	}
 	s := w.scheduler()
 	if err := s.RegisterNode(ctx, "n1", hashOf(nodeToken)); err != nil {
@@ -96,6 +95,7 @@ func (w *world) nodeAlive(s *Scheduler) {
 
 func testSpec() spec.Spec {
 	sp := spec.Default()
+	sp.Harness = spec.Harness{Kind: "command", Command: "scripted", Label: "scripted"}
 	sp.Setup = []string{"go build ./..."}
 	sp.Verify = []spec.Verify{{Name: "unit", Run: "go test ./...", Report: spec.ReportExit}}
 	return sp

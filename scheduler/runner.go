@@ -82,15 +82,12 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 		Repository: repo.Owner + "/" + repo.Name, RepositoryID: repo.ID,
 		BaseBranch: sess.BaseBranch, BaseSHA: sess.BaseSha,
 		SnapshotID: snap.ID, SnapshotCommit: snap.CommitSha, Environment: sess.EnvironmentID,
-		Prompt: sess.Prompt, Harness: s.o.Harness, Setup: sp.Setup, Limits: wireLimits(sp.Limits),
+		Prompt: sess.Prompt, Harness: wire.Harness{Kind: sp.Harness.Kind, Label: sp.Harness.Name()}, Setup: sp.Setup, Limits: wireLimits(sp.Limits),
 		AuthorName: s.o.AuthorName, AuthorEmail: s.o.AuthorEmail,
 		WorkDeadline: a.WorkDeadline, EndDeadline: a.Deadline,
 	}
-	if sp.Harness.Kind != "" {
-		out.Harness = wire.Harness{Kind: sp.Harness.Kind, Label: sp.Harness.Kind}
-		if sp.Harness.Command != "" {
-			out.Harness.Command = []string{"sh", "-c", sp.Harness.Command}
-		}
+	if sp.Harness.Command != "" {
+		out.Harness.Command = []string{"sh", "-c", sp.Harness.Command}
 	}
 	for _, v := range sp.Verify {
 		out.Verify = append(out.Verify, wire.Verify{Name: v.Name, Run: v.Run, Report: v.Report})

@@ -17,7 +17,6 @@ import (
 	"github.com/riverqueue/river"
 
 	"inspect/envs/proc"
-	"inspect/envs/wire"
 	"inspect/storage"
 )
 
@@ -46,8 +45,6 @@ type Options struct {
 	// CloneURL is the address nodes fetch a repository from, without credentials.
 	CloneURL func(r storage.Repository) string
 
-	// Harness runs where .inspect.yml names none.
-	Harness wire.Harness
 	// AuthorName and AuthorEmail are what commits inside sandboxes are made with.
 	AuthorName, AuthorEmail string // zero: "Inspect", "inspect@localhost"
 }

@@ -109,30 +109,6 @@ func (q *Queries) BranchPushing(ctx context.Context, arg BranchPushingParams) (i
 	return result.RowsAffected()
 }
 
-const bundleBySum = `-- name: BundleBySum :one
-SELECT session_id, generation, turn, sha256, bytes, tip, created_at FROM bundles WHERE session_id = $1 AND sha256 = $2 ORDER BY generation DESC, turn DESC LIMIT 1
-`
-
-type BundleBySumParams struct {
-	SessionID string
-	Sha256    string
-}
-
-func (q *Queries) BundleBySum(ctx context.Context, arg BundleBySumParams) (Bundle, error) {
-	row := q.db.QueryRowContext(ctx, bundleBySum, arg.SessionID, arg.Sha256)
-	var i Bundle
-	err := row.Scan(
-		&i.SessionID,
-		&i.Generation,
-		&i.Turn,
-		&i.Sha256,
-		&i.Bytes,
-		&i.Tip,
-		&i.CreatedAt,
-	)
-	return i, err
-}
-
 const claimBranch = `-- name: ClaimBranch :execrows
 
 INSERT INTO branches (repository_id, name, session_id, created_at) VALUES ($1, $2, $3, $4::timestamptz)
@@ -214,39 +190,6 @@ func (q *Queries) EvidenceFile(ctx context.Context, arg EvidenceFileParams) (Evi
 		&i.CreatedAt,
 	)
 	return i, err
-}
-
-const evidenceFiles = `-- name: EvidenceFiles :many
-SELECT session_id, name, sha256, bytes, created_at FROM evidence WHERE session_id = $1 ORDER BY name
-`
-
-func (q *Queries) EvidenceFiles(ctx context.Context, sessionID string) ([]Evidence, error) {
-	rows, err := q.db.QueryContext(ctx, evidenceFiles, sessionID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Evidence
-	for rows.Next() {
-		var i Evidence
-		if err := rows.Scan(
-			&i.SessionID,
-			&i.Name,
-			&i.Sha256,
-			&i.Bytes,
-			&i.CreatedAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const keepEvidence = `-- name: KeepEvidence :exec

@@ -58,6 +58,11 @@ func NothingToVerify(branch, sha string) string {
 		redact.Code(spec.FileName), redact.Code(branch), redact.Code(short(sha)))
 }
 
+// NoHarness says that nobody told us which agent to run.
+func NoHarness() string {
+	return "No session was started: no agent is configured. Name one in " + redact.Code(spec.FileName) + ", for example `harness: {kind: command, command: \"my-agent\"}`, or ask whoever runs Inspect to set a default."
+}
+
 // Busy says that a session works on this issue already.
 func Busy(session, url string) string {
 	return fmt.Sprintf("%s is at work on this issue already. Adding to a running session is not supported yet: wait for its end, or end it with `/inspect stop` and ask again.", link("Session "+ident(session), url))

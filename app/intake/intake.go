@@ -54,6 +54,8 @@ type Options struct {
 	// Labels an operator lets start sessions; the repository's own
 	// triggers.labels must name the label too. Empty means "inspect".
 	Labels []string
+	// Harness works where a repository's file names none.
+	Harness spec.Harness
 	// Prepare is how many repositories of one installation event get their
 	// environments prepared before anybody asks; 0 means none.
 	Prepare int

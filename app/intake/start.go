@@ -98,6 +98,12 @@ func (in *Intake) tryStart(ctx context.Context, w *wish) error {
 	if err != nil {
 		return err
 	}
+	if env.spec.Harness.Command == "" {
+		env.spec.Harness = in.o.Harness
+	}
+	if env.spec.Harness.Command == "" {
+		return &answer{comment.NoHarness()}
+	}
 	return in.create(ctx, w, env, base, baseSHA, built)
 }
 

@@ -254,7 +254,7 @@ func (p *Publisher) manifest(ctx context.Context, j *job, checks []evidence.Chec
 		BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha, Tip: j.outcome.Tip, Tree: j.outcome.Tree,
 		Verdict: verdict, Checks: p.clean(checks), SpecSource: s.SpecSource, ContextDigest: s.ContextDigest,
 		Times:   evidence.Times{Restore: t.Restore, Sync: t.Sync, Work: t.Work, VerifyRestore: t.VerifyRestore, Verify: t.Verify},
-		Harness: p.harness(j.spec),
+		Harness: evidence.Harness{Kind: j.spec.Harness.Kind, Label: j.spec.Harness.Name()},
 		Change:  evidence.Change{Withheld: j.verdict.Withheld},
 	}
 	m.Verdict.Words = p.redactor.String(verdict.Words)

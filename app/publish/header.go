@@ -65,8 +65,7 @@ func ReadHeader(r *bufio.Reader) (Header, error) {
 			if h.Tip != "" {
 				return Header{}, headerError("a prerequisite stands after the ref")
 			}
-			id, comment, _ := strings.Cut(rest, " ")
-			_ = comment // the subject of the commit: not used
+			id, _, _ := strings.Cut(rest, " ") // what follows is the commit's subject
 			if !isSHA(id) {
 				return Header{}, headerError("a prerequisite is not a commit id")
 			}

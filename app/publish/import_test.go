@@ -152,7 +152,7 @@ func TestImportRefusesHostileBundles(t *testing.T) {
 		"empty name": {func() []byte {
 			tree := work.tree(entry{"100644", "", blob})
 			c := work.commitTree(tree, base)
-			return slicesConcat(header(c), onlyObjects(work, c, tree, blob))
+			return join(header(c), onlyObjects(work, c, tree, blob))
 		}(), "complains"},
 		"linked .gitmodules":     {of(entry{"120000", ".gitmodules", link}), "complains"},
 		"option in .gitmodules":  {of(entry{"100644", ".gitmodules", work.blob("[submodule \"x\"]\n\tpath = x\n\turl = -u./x\n")}), "complains"},
@@ -160,33 +160,33 @@ func TestImportRefusesHostileBundles(t *testing.T) {
 		"an entry twice":         {of(entry{"100644", "a", blob}, entry{"100644", "a", config}), "complains"},
 		"unsorted entries":       {of(entry{"100644", "b", blob}, entry{"100644", "a", blob}), "complains"},
 		"zero-padded mode":       {of(entry{"0100644", "a", blob}), "complains"},
-		"missing blob":           {slicesConcat(header(good), onlyObjects(work, good, work.must("", "git", "rev-parse", good+"^{tree}"))), "complains"},
-		"missing tree":           {slicesConcat(header(good), onlyObjects(work, good)), "complains"},
+		"missing blob":           {join(header(good), onlyObjects(work, good, work.must("", "git", "rev-parse", good+"^{tree}"))), "complains"},
+		"missing tree":           {join(header(good), onlyObjects(work, good)), "complains"},
 		"missing parent": {func() []byte {
 			w := danglingCommit(work, missing)
-			return slicesConcat(header(w), onlyObjects(work, w))
+			return join(header(w), onlyObjects(work, w))
 		}(), "complains"},
-		"unknown prerequisite":      {slicesConcat([]byte(signatureV2+"-"+base+" x\n-"+missing+" y\n"+good+" "+ResultRef+"\n\n"), pack), "does not have"},
-		"other prerequisite":        {slicesConcat([]byte(signatureV2+"-"+blob+" x\n"+good+" "+ResultRef+"\n\n"), pack), "does not build upon"},
-		"prerequisite is no commit": {slicesConcat([]byte(signatureV2+"-"+base+" x\n-"+work.must("", "git", "rev-parse", base+"^{tree}")+" y\n"+good+" "+ResultRef+"\n\n"), pack), "does not have"},
-		"ref is a blob":             {slicesConcat(header(blob), onlyObjects(work, blob)), "complains"},
-		"ref is a tree":             {slicesConcat(header(gitTree), onlyObjects(work, gitTree, config)), "complains"},
-		"ref is a tag":              {slicesConcat(header(tag), onlyObjects(work, tag, good, work.must("", "git", "rev-parse", good+"^{tree}"), blob)), "not a commit"},
-		"ref is missing":            {slicesConcat(header(missing), pack), "complains"},
+		"unknown prerequisite":      {join([]byte(signatureV2+"-"+base+" x\n-"+missing+" y\n"+good+" "+ResultRef+"\n\n"), pack), "does not have"},
+		"other prerequisite":        {join([]byte(signatureV2+"-"+blob+" x\n"+good+" "+ResultRef+"\n\n"), pack), "does not build upon"},
+		"prerequisite is no commit": {join([]byte(signatureV2+"-"+base+" x\n-"+work.must("", "git", "rev-parse", base+"^{tree}")+" y\n"+good+" "+ResultRef+"\n\n"), pack), "does not have"},
+		"ref is a blob":             {join(header(blob), onlyObjects(work, blob)), "complains"},
+		"ref is a tree":             {join(header(gitTree), onlyObjects(work, gitTree, config)), "complains"},
+		"ref is a tag":              {join(header(tag), onlyObjects(work, tag, good, work.must("", "git", "rev-parse", good+"^{tree}"), blob)), "not a commit"},
+		"ref is missing":            {join(header(missing), pack), "complains"},
 		"unrelated history": {func() []byte {
 			c := work.commitTree(work.tree(entry{"100644", "a", blob}))
-			return slicesConcat(header(c), work.pack(c))
+			return join(header(c), work.pack(c))
 		}(), "does not descend"},
-		"extra ref":              {slicesConcat([]byte(signatureV2+"-"+base+" x\n"+good+" refs/heads/main\n"+good+" "+ResultRef+"\n\n"), pack), "refs/heads/main"},
-		"replace ref":            {slicesConcat([]byte(signatureV2+"-"+base+" x\n"+good+" "+ResultRef+"\n"+good+" refs/replace/"+base+"\n\n"), pack), "refs/replace"},
-		"version 3":              {slicesConcat([]byte("# v3 git bundle\n@object-format=sha1\n-"+base+" x\n"+good+" "+ResultRef+"\n\n"), pack), "version 3"},
+		"extra ref":              {join([]byte(signatureV2+"-"+base+" x\n"+good+" refs/heads/main\n"+good+" "+ResultRef+"\n\n"), pack), "refs/heads/main"},
+		"replace ref":            {join([]byte(signatureV2+"-"+base+" x\n"+good+" "+ResultRef+"\n"+good+" refs/replace/"+base+"\n\n"), pack), "refs/replace"},
+		"version 3":              {join([]byte("# v3 git bundle\n@object-format=sha1\n-"+base+" x\n"+good+" "+ResultRef+"\n\n"), pack), "version 3"},
 		"gitdir file":            {[]byte("gitdir: " + mirror + "\n"), "does not begin"},
 		"no pack":                {header(good), "complains"},
-		"cut pack":               {slicesConcat(header(good), pack[:len(pack)-30]), "complains"},
-		"damaged pack":           {slicesConcat(header(good), flip(pack)), "complains"},
-		"more objects than said": {slicesConcat(header(good), rawPack(t, 3, []byte{0x30})), "complains"},
-		"bomb of deltas":         {slicesConcat(header(good), deltaBomb(t)), ""},
-		"bomb of zeros":          {slicesConcat(header(good), zeroBomb(t)), ""},
+		"cut pack":               {join(header(good), pack[:len(pack)-30]), "complains"},
+		"damaged pack":           {join(header(good), flip(pack)), "complains"},
+		"more objects than said": {join(header(good), rawPack(t, 3, []byte{0x30})), "complains"},
+		"bomb of deltas":         {join(header(good), deltaBomb(t)), ""},
+		"bomb of zeros":          {join(header(good), zeroBomb(t)), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

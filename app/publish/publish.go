@@ -69,9 +69,6 @@ type Options struct {
 	Floor policy.Rules
 	// SessionURL is the address of a session's page; nil: none is written.
 	SessionURL func(session string) string
-	// Harness names the agent of a session to people; nil: what the
-	// configuration says.
-	Harness func(spec.Spec) evidence.Harness
 	// PushEnv is added to the environment of git push: proxies, CA files.
 	PushEnv  []string
 	Redactor *redact.Redactor // nil: patterns only
@@ -93,7 +90,6 @@ type Publisher struct {
 	workDir    string
 	floor      policy.Rules
 	sessionURL func(string) string
-	harness    func(spec.Spec) evidence.Harness
 	pushEnv    []string
 	redactor   *redact.Redactor
 	clock      proc.Clock
@@ -112,7 +108,7 @@ func New(o Options) (*Publisher, error) {
 	}
 	p := &Publisher{
 		db: o.DB, blobs: o.Blobs, github: o.GitHub, cloneURL: o.CloneURL, bot: o.Bot, quarantine: o.Quarantine,
-		mirrors: o.Mirrors, fetch: o.Fetch, workDir: o.WorkDir, floor: o.Floor, sessionURL: o.SessionURL, harness: o.Harness, pushEnv: o.PushEnv,
+		mirrors: o.Mirrors, fetch: o.Fetch, workDir: o.WorkDir, floor: o.Floor, sessionURL: o.SessionURL, pushEnv: o.PushEnv,
 		redactor: orEmpty(o.Redactor), clock: o.Clock, log: o.Log,
 	}
 	if p.clock == nil {
@@ -123,11 +119,6 @@ func New(o Options) (*Publisher, error) {
 	}
 	if p.sessionURL == nil {
 		p.sessionURL = func(string) string { return "" }
-	}
-	if p.harness == nil {
-		p.harness = func(s spec.Spec) evidence.Harness {
-			return evidence.Harness{Kind: s.Harness.Kind, Label: s.Harness.Kind}
-		}
 	}
 	p.steps = &Steps{DB: o.DB, Clock: p.clock}
 	if err := os.MkdirAll(p.workDir, 0o711); err != nil {

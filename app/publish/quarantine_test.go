@@ -3,11 +3,13 @@ package publish
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,6 +33,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// launchers numbers the cgroups of this test binary.
+var launchers atomic.Int64
+
 // sandboxed is a Quarantine of real sandboxes.
 type sandboxed struct {
 	launcher *sandbox.Launcher
@@ -43,12 +48,17 @@ func newSandboxed(t testing.TB) *sandboxed {
 		t.Fatal(err)
 	}
 	l, err := sandbox.New(sandbox.Options{
-		Binary: self, RunDir: openDir(t), CgroupRoot: fmt.Sprintf("/inspect-publish-test-%d", os.Getpid()),
+		Binary: self, RunDir: openDir(t), CgroupRoot: fmt.Sprintf("/inspect-publish-test-%d-%d", os.Getpid(), launchers.Add(1)),
 		UID: 65534, GID: 65534, BestEffort: true,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Errorf("the launcher leaves something behind: %v", err)
+		}
+	})
 	return &sandboxed{l}
 }
 
@@ -201,10 +211,10 @@ func (g gitDir) pack(tip string, without ...string) []byte {
 // bundle is the bundle of tip over base as a runner makes it.
 func (g gitDir) bundle(tip, base string) []byte {
 	g.t.Helper()
-	return slicesConcat([]byte(signatureV2+"-"+base+" base\n"+tip+" "+ResultRef+"\n\n"), g.pack(tip, base))
+	return join([]byte(signatureV2+"-"+base+" base\n"+tip+" "+ResultRef+"\n\n"), g.pack(tip, base))
 }
 
-func slicesConcat(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+func join(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 
 // entry is one line of a tree object.
 type entry struct {
@@ -217,14 +227,11 @@ func (g gitDir) tree(entries ...entry) string {
 	var b bytes.Buffer
 	for _, e := range entries {
 		fmt.Fprintf(&b, "%s %s\x00", e.mode, e.name)
-		var raw [20]byte
-		if _, err := fmt.Sscanf(e.id, "%40x", new([]byte)); err != nil {
-			g.t.Fatal(err)
+		raw, err := hex.DecodeString(e.id)
+		if err != nil || len(raw) != 20 {
+			g.t.Fatalf("%q is no object id", e.id)
 		}
-		for i := range raw {
-			fmt.Sscanf(e.id[2*i:2*i+2], "%02x", &raw[i])
-		}
-		b.Write(raw[:])
+		b.Write(raw)
 	}
 	return g.must(b.String(), "git", "hash-object", "-t", "tree", "-w", "--stdin", "--literally")
 }

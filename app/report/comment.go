@@ -155,7 +155,7 @@ func (r *Reporter) facts(st *story) comment.Facts {
 	f := comment.Facts{
 		Session: s.ID, SessionURL: page,
 		State: string(s.State), Reason: s.Reason, Words: r.redactor.String(s.Words), QueueReason: r.redactor.String(s.QueueReason),
-		Requester: s.RequesterLogin, Harness: r.redactor.String(r.harness(st.spec).Label), SpecSource: s.SpecSource,
+		Requester: s.RequesterLogin, Harness: r.redactor.String(st.spec.Harness.Name()), SpecSource: s.SpecSource,
 		BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha, Generation: int(s.Generation), Created: s.CreatedAt,
 	}
 	if s.FinishedAt.Valid {

@@ -10,7 +10,6 @@ import (
 
 	"inspect/app/github"
 	"inspect/app/publish"
-	"inspect/checks/evidence"
 	"inspect/checks/redact"
 	"inspect/envs/proc"
 	"inspect/envs/spec"
@@ -48,9 +47,6 @@ type Options struct {
 	SessionURL func(session string) string
 	// RepositoryURL is where people see a repository; nil: the check run is not linked.
 	RepositoryURL func(github.Repo) string
-	// Harness names the agent of a session to people; nil: what the
-	// configuration says.
-	Harness func(spec.Spec) evidence.Harness
 	// Redactor takes secrets out before text is escaped: afterwards the funnel
 	// would not see them. nil: patterns only.
 	Redactor *redact.Redactor
@@ -66,7 +62,6 @@ type Reporter struct {
 	evidence   Evidence
 	sessionURL func(string) string
 	repository func(github.Repo) string
-	harness    func(spec.Spec) evidence.Harness
 	redactor   *redact.Redactor
 	clock      proc.Clock
 	log        *slog.Logger
@@ -80,15 +75,10 @@ func New(o Options) (*Reporter, error) {
 		return nil, errors.New("report: an option that is needed is missing")
 	}
 	r := &Reporter{
-		db: o.DB, github: o.GitHub, evidence: o.Evidence, sessionURL: o.SessionURL, repository: o.RepositoryURL, harness: o.Harness, redactor: o.Redactor, clock: o.Clock, log: o.Log,
+		db: o.DB, github: o.GitHub, evidence: o.Evidence, sessionURL: o.SessionURL, repository: o.RepositoryURL, redactor: o.Redactor, clock: o.Clock, log: o.Log,
 	}
 	if r.sessionURL == nil {
 		r.sessionURL = func(string) string { return "" }
-	}
-	if r.harness == nil {
-		r.harness = func(s spec.Spec) evidence.Harness {
-			return evidence.Harness{Kind: s.Harness.Kind, Label: s.Harness.Kind}
-		}
 	}
 	if r.redactor == nil {
 		r.redactor = redact.New()

@@ -89,7 +89,9 @@ func newWorld(t *testing.T) *world {
 	ctx := context.Background()
 	w.ok(w.db.Q().SawInstallation(ctx, storage.SawInstallationParams{ID: w.install, Account: "octocat"}))
 	w.ok(w.db.Q().SawRepository(ctx, storage.SawRepositoryParams{ID: w.repo, InstallationID: w.install, Owner: "octocat", Name: "hello", DefaultBranch: "main"}))
-	sp, err := json.Marshal(spec.Default())
+	pinned := spec.Default()
+	pinned.Harness = spec.Harness{Kind: "command", Command: "agent", Label: "scripted"}
+	sp, err := json.Marshal(pinned)
 	w.ok(err)
 	w.exec(`INSERT INTO environments (id, repository_id, config_digest, spec) VALUES ('env-1', $1, 'd', '{}')`, w.repo)
 	w.exec(`INSERT INTO sessions (id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt,
@@ -109,7 +111,6 @@ func (w *world) reporter() {
 		DB: w.db, GitHub: func(i int64) GitHub { return w.app.Installation(i) }, Evidence: w.kept, Clock: w.clock,
 		SessionURL:    func(s string) string { return "http://127.0.0.1:8321/sessions/" + s },
 		RepositoryURL: func(r github.Repo) string { return "https://github.com/" + r.String() },
-		Harness:       func(spec.Spec) evidence.Harness { return evidence.Harness{Kind: "command", Label: "scripted"} },
 		Log:           slog.New(slog.DiscardHandler),
 	})
 	w.ok(err)

@@ -329,10 +329,7 @@ func (f *facts) checks() []evidence.Check {
 }
 
 func (f *facts) harness() string {
-	if f.manifest != nil && f.manifest.Harness.Label != "" {
-		return f.manifest.Harness.Label
-	}
-	return f.spec.Harness.Kind
+	return f.spec.Harness.Name()
 }
 
 func (f *facts) times() wire.Times {

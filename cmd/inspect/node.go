@@ -81,12 +81,13 @@ func runNode(ctx context.Context, c nodeConfig) error {
 		return err
 	}
 	launcher, err := sandbox.New(sandbox.Options{
-		Binary: binary, CgroupRoot: c.cgroups, UID: c.sandboxUID, GID: c.sandboxUID, Expose: c.expose,
+		Binary: binary, RunDir: filepath.Join(c.root, "run"), CgroupRoot: c.cgroups, UID: c.sandboxUID, GID: c.sandboxUID, Expose: c.expose,
 		BestEffort: c.limits == "best-effort", Log: log,
 	})
 	if err != nil {
 		return setupError{err}
 	}
+	defer launcher.Close()
 	store, err := dir.Open(dir.Options{Root: c.root, Owner: c.owner, Log: log})
 	if err != nil {
 		return fmt.Errorf("the store of snapshots: %w", err)

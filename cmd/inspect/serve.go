@@ -25,7 +25,6 @@ import (
 	"inspect/app/report"
 	"inspect/app/web"
 	"inspect/app/webhook"
-	"inspect/checks/evidence"
 	"inspect/checks/redact"
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
@@ -164,12 +163,13 @@ func serve(ctx context.Context, c serveConfig) error {
 		return usageError{err}
 	}
 	launcher, err := sandbox.New(sandbox.Options{
-		Binary: binary, CgroupRoot: cgroupRoot(c.Data) + "/quarantine", UID: c.SandboxUID, GID: c.SandboxUID,
+		Binary: binary, RunDir: dirs.run, CgroupRoot: cgroupRoot(c.Data) + "/quarantine", UID: c.SandboxUID, GID: c.SandboxUID,
 		BestEffort: c.Limits == "best-effort", Log: log,
 	})
 	if err != nil {
 		return setupError{err}
 	}
+	defer launcher.Close()
 	engine, err := local.New(local.Options{
 		Binary: binary, ControlURL: control, NodeSocket: dirs.nodeSocket, Dir: dirs.spool,
 		Credential: credential(c.RunnerUID), Log: log,
@@ -178,10 +178,6 @@ func serve(ctx context.Context, c serveConfig) error {
 		return fmt.Errorf("the local engine: %w", err)
 	}
 
-	harness := wire.Harness{Kind: spec.HarnessCommand, Label: c.HarnessLabel}
-	if c.HarnessCommand != "" {
-		harness.Command = []string{"sh", "-c", c.HarnessCommand}
-	}
 	fx := &effects{app: app, db: db}
 	var in *intake.Intake
 	sched, err := scheduler.New(scheduler.Options{
@@ -192,13 +188,13 @@ func serve(ctx context.Context, c serveConfig) error {
 		CloneURL: func(r storage.Repository) string {
 			return app.CloneURL(github.Repo{ID: r.ID, Owner: r.Owner, Name: r.Name})
 		},
-		Harness: harness,
 	})
 	if err != nil {
 		return fmt.Errorf("the scheduler: %w", err)
 	}
 	in, err = intake.New(intake.Options{
-		DB: db, Sessions: sched, AppID: c.AppID, Labels: c.Labels, Prepare: preparedAtInstall, SessionURL: sessionURL, Log: log,
+		DB: db, Sessions: sched, AppID: c.AppID, Labels: c.Labels, Harness: spec.Harness{Kind: spec.HarnessCommand, Command: c.HarnessCommand, Label: c.HarnessLabel},
+		Prepare: preparedAtInstall, SessionURL: sessionURL, Log: log,
 		GitHub: func(id int64) intake.GitHub { return app.Installation(id) },
 	})
 	if err != nil {
@@ -214,14 +210,8 @@ func serve(ctx context.Context, c serveConfig) error {
 		return fmt.Errorf("publishing: %w", err)
 	}
 	fx.reporter, err = report.New(report.Options{
-		DB: db, Evidence: fx.publisher, SessionURL: sessionURL, Log: log,
+		DB: db, Evidence: fx.publisher, SessionURL: sessionURL, Redactor: redactor, Log: log,
 		GitHub: func(id int64) report.GitHub { return app.Installation(id) },
-		Harness: func(s spec.Spec) evidence.Harness {
-			if s.Harness.Kind == "" {
-				return evidence.Harness{Kind: harness.Kind, Label: harness.Label}
-			}
-			return evidence.Harness{Kind: s.Harness.Kind, Label: s.Harness.Command}
-		},
 	})
 	if err != nil {
 		return fmt.Errorf("reporting: %w", err)
@@ -348,6 +338,7 @@ type directories struct {
 	nodeSocket string
 	mirrors    string
 	spool      string // of runners
+	run        string // what the launcher of quarantines needs
 	publish    string // quarantines
 }
 
@@ -358,13 +349,14 @@ func layOut(data string) (directories, error) {
 		node:    filepath.Join(data, "node"),
 		spool:   filepath.Join(data, "spool"),
 		publish: filepath.Join(data, "publish"),
+		run:     filepath.Join(data, "run"),
 	}
 	d.nodeSocket = filepath.Join(d.node, "node.sock")
 	d.mirrors = filepath.Join(d.node, "mirrors")
 	if len(d.nodeSocket) > 107 {
 		return d, fmt.Errorf("%s is too long a path: the node daemon's socket in it must stay under 108 bytes", data)
 	}
-	for dir, mode := range map[string]fs.FileMode{data: 0o711, d.private: 0o700, d.bin: 0o755, d.node: 0o711, d.spool: 0o711, d.publish: 0o711} {
+	for dir, mode := range map[string]fs.FileMode{data: 0o711, d.private: 0o700, d.bin: 0o755, d.node: 0o711, d.spool: 0o711, d.publish: 0o711, d.run: 0o755} {
 		if err := os.MkdirAll(dir, mode); err != nil {
 			return d, err
 		}

@@ -92,8 +92,8 @@ func (e *ExitError) Error() string {
 	return e.Program + " " + how
 }
 
-// Run runs c and waits until it and everything in its process group is gone.
-// The error is nil for exit status 0, an *ExitError for any other, an error
+// Run runs c and waits for its end. What is left of its process group then has
+// been sent SIGKILL, and may take a moment to die of it. The error is nil for exit status 0, an *ExitError for any other, an error
 // that is ErrNotFound if there is no such program, and one that wraps the
 // context's cause if ctx ended first; Result is filled as far as known in all
 // cases.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -193,15 +194,25 @@ func assertGone(t *testing.T, pidFile string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
+	// The kernel tells the end of a process on its descriptor.
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err == unix.ESRCH {
 		return
 	}
-	// A killed orphan may still wait to be reaped by its new parent.
-	if f := strings.Fields(string(st[bytes.LastIndexByte(st, ')')+1:])); f[0] != "Z" && f[0] != "X" {
-		if syscall.Kill(pid, 0) == nil {
-			t.Errorf("process %d of the group is still alive (%s)", pid, f[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	const most = 10_000 // milliseconds
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, most)
+		if err == unix.EINTR {
+			continue
 		}
+		if n != 1 {
+			t.Errorf("process %d of the group lives on (%v)", pid, err)
+		}
+		return
 	}
 }
 

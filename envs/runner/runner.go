@@ -197,7 +197,7 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 	}
 
 	a.enter("working")
-	e := ending{label: a.label(), limits: a.spec.Limits, workedBy: a.spec.WorkDeadline.Sub(a.clock.Now())}
+	e := ending{label: a.label(), limits: a.spec.Limits, workedBy: a.workTime(a.clock.Now())}
 	err = a.timed(&times.Work, func() error {
 		var err error
 		e.result, e.why, err = a.work(live, work)

@@ -44,7 +44,7 @@ git init -q --bare --template= "$t" || exit 1
 mkdir -p "$t/info" "$t/objects/info"
 if [ "$4" != rescue ] && [ -d "$w/.git" ] && [ ! -L "$w/.git" ]; then
   echo "$w/.git/objects" >"$t/objects/info/alternates"
-  if [ -f "$w/.git/index" ]; then cp -- "$w/.git/index" "$t/index" || rm -f "$t/index"; fi
+  if [ -f "$w/.git/index" ]; then cp -p -- "$w/.git/index" "$t/index" || rm -f "$t/index"; fi
   if [ -f "$w/.git/info/exclude" ]; then cat "$w/.git/info/exclude" >"$t/info/exclude"; fi
 fi
 echo "$m/objects" >>"$t/objects/info/alternates"

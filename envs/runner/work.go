@@ -62,7 +62,7 @@ func (a *attempt) work(live context.Context, b *box) (harness.Result, cut, error
 	var (
 		why      cut
 		kill     <-chan time.Time
-		deadline = a.clock.After(a.spec.WorkDeadline.Sub(begun))
+		deadline = a.clock.After(a.workTime(begun))
 		turn     chan string // the tip of a turn that is being taken
 		lastTip  string
 	)
@@ -187,4 +187,14 @@ func (a *attempt) input() harness.Input {
 		Prompt: s.Prompt, Dir: p.workspace, Home: p.home, Env: env, Model: s.Harness.Model,
 		OutputBytes: s.Limits.OutputBytes, Redact: a.red,
 	}
+}
+
+// workTime is how long the agent may work from now on: what the repository
+// allows, and never beyond the attempt's own deadline.
+func (a *attempt) workTime(now time.Time) time.Duration {
+	left := a.spec.WorkDeadline.Sub(now)
+	if most := a.spec.Limits.Timeout; most > 0 {
+		left = min(left, most)
+	}
+	return left
 }

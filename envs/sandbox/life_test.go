@@ -44,7 +44,7 @@ func TestDaemonsDieAtTheEnd(t *testing.T) {
 	if b.Words() != "" {
 		t.Errorf("words: %q", b.Words())
 	}
-	if os.Getuid() == 0 {
+	if root {
 		if n := processesOf(t, testUID); n != 0 {
 			t.Errorf("%d processes are left", n)
 		}
@@ -181,7 +181,7 @@ func TestLauncherDies(t *testing.T) {
 func helperLaunch(args []string) int {
 	exe, _ := os.Executable()
 	l, err := New(Options{
-		Binary: exe, RunDir: args[1] + "/run", CgroupRoot: args[2], UID: testUID, GID: testGID, BestEffort: os.Getuid() != 0,
+		Binary: exe, RunDir: args[1] + "/run", CgroupRoot: args[2], UID: testUID, GID: testGID, BestEffort: !root,
 	})
 	if err == nil {
 		s := Spec{ID: args[0], Control: os.NewFile(3, "control"), Mounts: []Mount{{args[3], Workspace, true}}}
@@ -273,7 +273,7 @@ func TestManyLeaveNothing(t *testing.T) {
 	if ids, err := l.List(); err != nil || len(ids) > 0 {
 		t.Errorf("cgroups: %v %v", ids, err)
 	}
-	if os.Getuid() == 0 {
+	if root {
 		if n := processesOf(t, testUID); n != 0 {
 			t.Errorf("%d processes are left", n)
 		}
@@ -338,7 +338,7 @@ func TestOrdinaryUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := proc.Command{Argv: []string{bin, "helper", "ordinary", dir}, Limit: 1 << 20}
-	if os.Getuid() == 0 {
+	if root {
 		c.Credential = &proc.Credential{UID: testUID, GID: testGID}
 	}
 	res, err := proc.Run(deadline(t), c)
@@ -367,7 +367,7 @@ func TestOrdinaryUser(t *testing.T) {
 	if o.End.ExitCode != 137 || len(o.Listed) != 1 || len(o.Reaped) != 0 {
 		t.Errorf("%+v", o)
 	}
-	if os.Getuid() == 0 {
+	if root {
 		if n := processesOf(t, testUID); n != 0 {
 			t.Errorf("%d processes are left", n)
 		}

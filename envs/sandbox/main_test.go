@@ -16,8 +16,26 @@ import (
 	"inspect/envs/wire"
 )
 
-// The sandboxes of these tests are this user's outside.
-const testUID, testGID = 61817, 61817
+// The sandboxes of these tests are this user's outside: one that no other run
+// of them has at the same time, because some count its processes.
+var testUID, testGID = testUser(os.Getuid()), testUser(os.Getgid())
+
+// root starts sandboxes as another user, with limits that hold; anybody else
+// as himself, without.
+var root = os.Getuid() == 0
+
+// testUserEnv hands it on to helper processes.
+const testUserEnv = "INSPECT_TEST_UID"
+
+func testUser(own int) int {
+	if os.Getuid() != 0 { // root is not set yet
+		return own
+	}
+	if n, err := strconv.Atoi(os.Getenv(testUserEnv)); err == nil {
+		return n
+	}
+	return 200_000 + os.Getpid()%1_000_000
+}
 
 var (
 	runDir     string // holds the copy of this test binary that is the init
@@ -52,8 +70,11 @@ func run(m *testing.M) int {
 		panic(err)
 	}
 	runDir = dir
+	if err := os.Setenv(testUserEnv, strconv.Itoa(testUID)); err != nil {
+		panic(err)
+	}
 	code := m.Run()
-	if os.Getuid() == 0 {
+	if root {
 		if left := leftCgroups(); len(left) > 0 {
 			fmt.Fprintf(os.Stderr, "cgroups left behind: %v\n", left)
 			code = 1
@@ -75,7 +96,7 @@ func testOptions() Options {
 	}
 	return Options{
 		Binary: exe, RunDir: filepath.Join(runDir, "run"), CgroupRoot: cgroupRoot,
-		UID: testUID, GID: testGID, BestEffort: os.Getuid() != 0,
+		UID: testUID, GID: testGID, BestEffort: !root,
 	}
 }
 
@@ -116,7 +137,7 @@ func shared(t testing.TB) string {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if os.Getuid() == 0 {
+	if root {
 		if err := os.Chown(dir, testUID, testGID); err != nil {
 			t.Fatal(err)
 		}

@@ -329,10 +329,13 @@ func TestDiscard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ours.Close()
-	if _, err := theLauncher(t).Start(deadline(t), testSpec(t, shared(t), theirs)); err != nil {
+	sb, err := theLauncher(t).Start(deadline(t), testSpec(t, shared(t), theirs))
+	if err != nil {
+		ours.Close()
 		t.Fatal(err)
 	}
+	defer sb.Wait()
+	defer ours.Close()
 	_ = ours.SetDeadline(time.Now().Add(30 * time.Second))
 	send := func(b []byte) {
 		t.Helper()

@@ -50,10 +50,20 @@ type Limits struct {
 	Concurrent  int           `json:"concurrent"` // sessions of this repository at once
 }
 
-// Harness says which agent works. An empty Kind means the operator's default.
+// Harness says which agent works. After Parse an empty Kind means the
+// operator's default; in the spec of a session it is filled in.
 type Harness struct {
 	Kind    string `json:"kind,omitempty"`
 	Command string `json:"command,omitempty"` // of kind command: given to sh -c in the sandbox
+	Label   string `json:"label,omitempty"`   // what people see, of the operator's default
+}
+
+// Name is what the harness is called to people.
+func (h Harness) Name() string {
+	if h.Label != "" {
+		return h.Label
+	}
+	return h.Kind
 }
 
 // HarnessCommand is the one kind acted upon so far: any program.

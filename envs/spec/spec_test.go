@@ -29,7 +29,7 @@ egress: []
 		Setup:    []string{"go mod download", "go build ./..."},
 		Verify:   []Verify{{"unit", "go test -json ./...", "gotest"}, {"lint", "make lint", "exit"}},
 		Limits:   Limits{CPU: 1.5, MemoryBytes: 512 << 20, Pids: 64, DiskBytes: 1 << 30, Timeout: 5 * time.Minute, Concurrent: 2},
-		Harness:  Harness{"command", "fix-it --fast"},
+		Harness:  Harness{Kind: "command", Command: "fix-it --fast"},
 		Publish:  Publish{Prefix: "robots", Protected: []string{"**/migrations/**"}, MaxFiles: 7, MaxBytes: 1 << 20},
 		Triggers: Triggers{Labels: []string{"inspect", "help wanted"}, Commands: "write"},
 	}

@@ -59,9 +59,6 @@ UPDATE sessions SET check_run_id = $2 WHERE id = $1;
 -- The newest work a session uploaded, of whatever attempt.
 SELECT * FROM bundles WHERE session_id = $1 ORDER BY generation DESC, created_at DESC, turn DESC LIMIT 1;
 
--- name: BundleBySum :one
-SELECT * FROM bundles WHERE session_id = $1 AND sha256 = $2 ORDER BY generation DESC, turn DESC LIMIT 1;
-
 -- name: ReportAttempt :one
 SELECT * FROM attempts WHERE session_id = $1 AND generation = $2;
 
@@ -73,9 +70,6 @@ SELECT * FROM snapshots WHERE id = $1;
 -- name: KeepEvidence :exec
 INSERT INTO evidence (session_id, name, sha256, bytes, created_at) VALUES (sqlc.arg(session_id), sqlc.arg(name), sqlc.arg(sha256), sqlc.arg(bytes), sqlc.arg(now)::timestamptz)
 ON CONFLICT (session_id, name) DO UPDATE SET sha256 = EXCLUDED.sha256, bytes = EXCLUDED.bytes, created_at = EXCLUDED.created_at;
-
--- name: EvidenceFiles :many
-SELECT * FROM evidence WHERE session_id = $1 ORDER BY name;
 
 -- name: EvidenceFile :one
 SELECT * FROM evidence WHERE session_id = $1 AND name = $2;

@@ -157,7 +157,10 @@ func (st *story) openGitHub(ctx context.Context) error {
 		return err
 	}
 	secret := "demo-" + filepath.Base(st.dir)
-	gh, err := githubd.New(githubd.Options{Dir: dir, WebhookSecret: secret})
+	gh, err := githubd.New(githubd.Options{
+		Dir: dir, WebhookSecret: secret,
+		Events: []string{"issues", "issue_comment"}, // as in app.yml
+	})
 	if err != nil {
 		return err
 	}

@@ -37,21 +37,31 @@ const restarts = 5
 // start starts it and keeps it running in the background until stop.
 func (p *serveProcess) start() error {
 	p.ended, p.fail = make(chan struct{}), make(chan error, 1)
+	// The pipe is ours and lasts: what serve started lives on when serve is
+	// killed, and must still be able to write.
+	from, to, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	go func() {
+		_, _ = io.Copy(io.MultiWriter(p.err, &p.tail), from)
+		from.Close()
+	}()
 	first := make(chan error, 1)
-	go p.keep(first)
+	go p.keep(to, first)
 	return <-first
 }
 
 // keep runs on one thread, because the kernel ties "die with the parent" to
 // the thread that started a child.
-func (p *serveProcess) keep(first chan<- error) {
+func (p *serveProcess) keep(log *os.File, first chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer close(p.ended)
+	defer log.Close()
 	for try := 0; ; try++ {
 		cmd := exec.Command(p.argv[0], p.argv[1:]...)
-		out := io.MultiWriter(p.err, &p.tail)
-		cmd.Stdout, cmd.Stderr = out, out
+		cmd.Stdout, cmd.Stderr = log, log
 		// A group of its own: Ctrl-C is for the demo, which stops it in order.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 		p.mu.Lock()
