@@ -60,6 +60,13 @@ func (s *Scheduler) NodeState(ctx context.Context, node string, st wire.NodeStat
 	if err := s.db.Q().SetNodeState(ctx, storage.SetNodeStateParams{Name: node, State: data, Now: now}); err != nil {
 		return s.unavailable(ctx, err)
 	}
+	var former wire.NodeState
+	if json.Unmarshal(before.State, &former) == nil && former.Instance != st.Instance {
+		// A new daemon: nothing of what the former was given is in hand.
+		if err := s.db.Q().ReleaseWork(ctx, node); err != nil {
+			return s.unavailable(ctx, err)
+		}
+	}
 	if err := s.renewLeases(ctx, node, st, now); err != nil {
 		return s.unavailable(ctx, err)
 	}

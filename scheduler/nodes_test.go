@@ -241,7 +241,7 @@ func TestEnvironmentsAreSharedByDigest(t *testing.T) {
 	b.Limits.Timeout = time.Minute
 	c := a
 	c.Setup = []string{"make"}
-	if ensure(a) != ensure(a) || ensure(a) != ensure(b) || ensure(a) == ensure(c) || !strings.HasPrefix(ensure(a), "env-42-") {
+	if first, second := ensure(a), ensure(a); first != second || ensure(a) != ensure(b) || ensure(a) == ensure(c) || !strings.HasPrefix(ensure(a), "env-42-") {
 		t.Fatal("environments are told apart by the wrong things")
 	}
 	rows, err := w.db.Q().OpenWork(ctx, "n1")

@@ -315,10 +315,9 @@ func (e *fakeEngine) Start(_ context.Context, a Attempt) (json.RawMessage, error
 		return nil, e.startErr
 	}
 	key := fmt.Sprintf("%s/%d", a.Session, a.Generation)
-	fa, there := e.attempts[key]
+	_, there := e.attempts[key]
 	if !there {
-		fa = &fakeAttempt{Attempt: a, starts: 1}
-		e.attempts[key] = fa
+		e.attempts[key] = &fakeAttempt{Attempt: a, starts: 1}
 		e.order = append(e.order, key)
 	}
 	lost := e.lost

@@ -507,6 +507,16 @@ func (q *Queries) PublishSnapshot(ctx context.Context, arg PublishSnapshotParams
 	return err
 }
 
+const releaseWork = `-- name: ReleaseWork :exec
+UPDATE node_work SET state = 'pending', lease_until = NULL WHERE node = $1 AND state = 'taken'
+`
+
+// The node's daemon is a new process: what the former was given is free again.
+func (q *Queries) ReleaseWork(ctx context.Context, node string) error {
+	_, err := q.db.ExecContext(ctx, releaseWork, node)
+	return err
+}
+
 const renewLease = `-- name: RenewLease :exec
 UPDATE node_work SET lease_until = GREATEST(lease_until, $1::timestamptz)
 WHERE node = $2 AND id = $3 AND state = 'taken'

@@ -36,7 +36,7 @@ var (
 	ErrTooLarge = errors.New("too large")
 	// ErrForbidden: our own gate refused the request, nothing was sent. It is a
 	// mistake in the program, or an attempt to misuse it.
-	ErrForbidden = errors.New("Inspect never does this")
+	ErrForbidden = errors.New("not something Inspect ever does")
 )
 
 // RateLimited says that GitHub wants no request of this installation before

@@ -281,7 +281,7 @@ func TestLastRequestOfTheBudgetBeginsSilence(t *testing.T) {
 	if _, err := a.Installation(100).CreateComment(ctxFor(t), hello, 3, "hi"); err != nil {
 		t.Errorf("another installation: %v", err)
 	}
-	if a.Installation(99) != a.Installation(99) {
+	if first, second := a.Installation(99), a.Installation(99); first != second {
 		t.Error("an installation has two clients")
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"inspect/app/command"
 	"inspect/app/github"
+	"inspect/envs/spec"
 	"inspect/envs/wire"
 	"inspect/scheduler"
 	"inspect/storage"
@@ -215,6 +216,7 @@ func setup(t *testing.T, change func(*Options)) *world {
 	}
 	o := Options{
 		DB: w.db, Sessions: w.sched, GitHub: func(int64) GitHub { return w.gh }, AppID: appID,
+		Harness:    spec.Harness{Kind: spec.HarnessCommand, Command: "agent", Label: "scripted"},
 		SessionURL: func(id string) string { return "http://127.0.0.1:8321/sessions/" + id },
 		Log:        slog.New(slog.NewTextHandler(w.log, nil)),
 	}

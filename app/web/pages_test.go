@@ -90,7 +90,7 @@ func (s *site) session(id, title string) {
 	s.sql(`INSERT INTO sessions (id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login,
 		title, request, prompt, base_branch, base_sha, environment_id, spec, spec_source, queue_reason, created_at, deadline)
 		VALUES ($1, 1, 7, 12, 'k-' || $1, 3, 'monalisa', $2, $2, $2, 'main', $3, 'env-7-x', $4, '.inspect.yml', 'two others are before it', $5, $5)`,
-		id, title, strings.Repeat("a", 40), s.json(spec.Spec{Harness: spec.Harness{Kind: "command"}}), s.clock.Now().Add(-time.Minute))
+		id, title, strings.Repeat("a", 40), s.json(spec.Spec{Harness: spec.Harness{Kind: "command", Label: "scripted"}}), s.clock.Now().Add(-time.Minute))
 }
 
 func (s *site) event(session string, seq int, kind string, data any) {

@@ -43,7 +43,7 @@ func parseGoTest(r io.Reader) (t Tests, damage string, err error) {
 		}
 		if p.Result() == testjson.ActionFail && len(p.Failed) == 0 {
 			t.Failed++
-			t.add(Failure{Package: name, Output: p.Output(0)})
+			t.add(Failure{Package: name, Output: packageOutput(p)})
 		}
 	}
 	if lines.read > maxReportBytes {
@@ -107,4 +107,13 @@ func (l *lineFilter) Read(p []byte) (int, error) {
 	n := copy(p, l.have)
 	l.have = l.have[n:]
 	return n, nil
+}
+
+// packageOutput is what a package printed outside its tests.
+func packageOutput(p *testjson.Package) string {
+	var b strings.Builder
+	if err := p.WriteOutputTo(&b, 0); err != nil {
+		return ""
+	}
+	return b.String()
 }

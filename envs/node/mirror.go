@@ -94,7 +94,7 @@ func (m *mirrors) check(r wire.Remote) error {
 	case m.gitBase.Path != "" && !strings.HasPrefix(u.Path, strings.TrimRight(m.gitBase.Path, "/")+"/"):
 		return fmt.Errorf("its address is not below %s", m.gitBase)
 	case strings.Contains(u.Path, ".."):
-		return errors.New("its address contains ..")
+		return errors.New("its address climbs out of its place")
 	case r.RepositoryID <= 0:
 		return errors.New("it has no id")
 	case !validBranch(r.Branch):

@@ -16,6 +16,7 @@ package node
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -71,13 +72,15 @@ type Options struct {
 
 // Node is a node daemon.
 type Node struct {
-	o        Options
-	clock    proc.Clock
-	log      *slog.Logger
-	control  *control
-	mirrors  *mirrors
-	redactor *redact.Redactor
-	probe    sandbox.Probe
+	instance  string        // of this process
+	announced chan struct{} // closed when the control plane knows of this process
+	o         Options
+	clock     proc.Clock
+	log       *slog.Logger
+	control   *control
+	mirrors   *mirrors
+	redactor  *redact.Redactor
+	probe     sandbox.Probe
 
 	ids      keyed         // sandbox ids: start and discard one after the other
 	environs keyed         // environments: refreshes never overlap
@@ -148,7 +151,8 @@ func New(o Options) (*Node, error) {
 			dir: filepath.Join(o.Root, "mirrors"), gitBase: base, token: c.gitToken, clock: o.Clock,
 			locks: map[int64]*sync.Mutex{}, ready: map[int64]bool{},
 		},
-		slots:   make(chan struct{}, o.Refreshes),
+		slots:    make(chan struct{}, o.Refreshes),
+		instance: rand.Text(), announced: make(chan struct{}),
 		running: map[string]*running{}, working: map[int64]bool{}, offered: map[snapshot.SnapshotID]time.Time{},
 	}, nil
 }
@@ -217,7 +221,7 @@ func (n *Node) prepare(ctx context.Context) (unlock func(), err error) {
 
 // advertise tells the control plane of this node until ctx ends.
 func (n *Node) advertise(ctx context.Context) {
-	known := true
+	known, announced := true, false
 	for ctx.Err() == nil {
 		err := func() error {
 			s, err := n.state(ctx)
@@ -226,6 +230,10 @@ func (n *Node) advertise(ctx context.Context) {
 			}
 			return n.control.state(ctx, s)
 		}()
+		if err == nil && !announced {
+			announced = true
+			close(n.announced)
+		}
 		if ok := err == nil; ok != known && ctx.Err() == nil {
 			known = ok
 			if ok {
@@ -234,7 +242,11 @@ func (n *Node) advertise(ctx context.Context) {
 				n.log.Warn("this node's state could not be told; going on", "error", err)
 			}
 		}
-		if proc.Sleep(ctx, n.clock, n.o.StateEvery) != nil {
+		wait := n.o.StateEvery
+		if !announced {
+			wait = min(wait, time.Second)
+		}
+		if proc.Sleep(ctx, n.clock, wait) != nil {
 			return
 		}
 	}
@@ -250,7 +262,7 @@ func (n *Node) state(ctx context.Context) (wire.NodeState, error) {
 		return wire.NodeState{}, err
 	}
 	s := wire.NodeState{
-		Node: n.o.Name, Version: wire.Version, Store: n.o.Store.Name(), Tier: n.probe.Tier, Limits: n.probe.Limits,
+		Node: n.o.Name, Instance: n.instance, Version: wire.Version, Store: n.o.Store.Name(), Tier: n.probe.Tier, Limits: n.probe.Limits,
 		FreeBytes: sp.Free, Clones: []wire.Clone{}, Snapshots: []string{}, Work: []int64{},
 	}
 	n.mu.Lock()

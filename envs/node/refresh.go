@@ -278,7 +278,7 @@ func hint(err error, end wire.SandboxEnd) error {
 	if len(words) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w\nNote: %s.", err, strings.Join(words, "; "))
+	return fmt.Errorf("%w (%s)", err, strings.Join(words, "; "))
 }
 
 // discardBase ends what prepares a base and removes it.

@@ -24,6 +24,13 @@ const maxWords = 8 << 10
 func (n *Node) workLoop(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	// What a former daemon had in hand is given away anew once the control plane
+	// knows of this one.
+	select {
+	case <-n.announced:
+	case <-ctx.Done():
+		return
+	}
 	hands := make(chan struct{}, maxWork)
 	for {
 		select {

@@ -72,7 +72,8 @@ func memFile(b []byte) (*os.File, error) {
 		return nil, fmt.Errorf("make a file in memory: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "memfd")
-	if _, err := f.Write(b); err == nil {
+	_, err = f.Write(b)
+	if err == nil {
 		_, err = f.Seek(0, 0)
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import "time"
 // NodeState is what a node daemon advertises (POST state, every 10 s).
 type NodeState struct {
 	Node      string   `json:"node"`
+	Instance  string   `json:"instance"` // of the daemon process: another one has nothing of the former's work in hand
 	Version   int      `json:"version"`
 	Store     string   `json:"store"`
 	Tier      string   `json:"tier"`

@@ -59,7 +59,9 @@ func fakeRunner(args []string) int {
 	if how == "brief" {
 		return 3
 	}
-	select {} // until it is ended
+	for { // until it is ended
+		time.Sleep(time.Hour)
+	}
 }
 
 const session = "abcdefghij"

@@ -133,3 +133,7 @@ UPDATE snapshots SET state = 'retired', is_current = false, error = 'the node lo
 WHERE node = sqlc.arg(node) AND state = 'ready' AND published_at < sqlc.arg(before)::timestamptz
   AND NOT id IN (SELECT jsonb_array_elements_text(sqlc.arg(has)::jsonb))
 RETURNING id;
+
+-- name: ReleaseWork :exec
+-- The node's daemon is a new process: what the former was given is free again.
+UPDATE node_work SET state = 'pending', lease_until = NULL WHERE node = $1 AND state = 'taken';

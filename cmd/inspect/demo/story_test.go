@@ -62,7 +62,9 @@ func TestKilled(t *testing.T) {
 	for _, which := range []string{"node", "runner", "serve"} {
 		issue := s.ask(which, "Too dear")
 		id := s.of(ctx, which, issue)
+		begun := time.Now()
 		s.until(ctx, id, "working", func(v sessionView) bool { return v.State == "working" })
+		t.Logf("%s: working after %.1f s", which, time.Since(begun).Seconds())
 		if err := await(ctx, "nothing to kill", nil, func() (bool, error) { return s.kill(which, id) }); err != nil {
 			t.Fatal(err)
 		}
