@@ -13,7 +13,7 @@ import (
 // up what it did before it does it again. An error that wraps ErrPermanent is
 // not retried.
 type Effects interface {
-	// Prompt and grants come with the spec; Publish judges the session's bundle,
+	// Publish judges the session's bundle,
 	// pushes it and finds or creates the draft pull request.
 	Publish(ctx context.Context, s storage.Session) (Published, error)
 	// Report brings the session's one comment, and at the end its check run, up

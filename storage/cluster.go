@@ -16,6 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// ErrNotInstalled is the error of a machine without Postgres; its text is what to do.
+var ErrNotInstalled = errors.New("no Postgres on this machine, run as root: apt-get install -y postgresql")
+
 // account is whom the server runs as.
 type account struct {
 	name     string
@@ -35,7 +38,7 @@ func serverAccount() (account, error) {
 	}
 	u, err := user.Lookup("postgres")
 	if err != nil {
-		return account{}, errors.New(`Postgres does not run as root and there is no account "postgres": install postgresql or pass --postgres-url`)
+		return account{}, fmt.Errorf(`%w, or pass --postgres-url: Postgres does not run as root and there is no account "postgres"`, ErrNotInstalled)
 	}
 	uid, err1 := strconv.Atoi(u.Uid)
 	gid, err2 := strconv.Atoi(u.Gid)
@@ -124,7 +127,7 @@ func findBinaries(data string) (string, error) {
 		return "", fmt.Errorf("the database in %s was made by Postgres %s, which is not installed: install postgresql-%s or pass --postgres-url", data, made, made)
 	}
 	if len(found) == 0 {
-		return "", errors.New("no Postgres on this machine: install it (apt-get install postgresql) or pass --postgres-url")
+		return "", fmt.Errorf("%w, or pass --postgres-url", ErrNotInstalled)
 	}
 	return filepath.Dir(found[0]), nil
 }

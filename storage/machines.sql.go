@@ -240,25 +240,6 @@ func (q *Queries) InsertArtifact(ctx context.Context, arg InsertArtifactParams) 
 	return err
 }
 
-const lastBundle = `-- name: LastBundle :one
-SELECT session_id, generation, turn, sha256, bytes, tip, created_at FROM bundles WHERE session_id = $1 ORDER BY generation DESC, turn DESC, created_at DESC LIMIT 1
-`
-
-func (q *Queries) LastBundle(ctx context.Context, sessionID string) (Bundle, error) {
-	row := q.db.QueryRowContext(ctx, lastBundle, sessionID)
-	var i Bundle
-	err := row.Scan(
-		&i.SessionID,
-		&i.Generation,
-		&i.Turn,
-		&i.Sha256,
-		&i.Bytes,
-		&i.Tip,
-		&i.CreatedAt,
-	)
-	return i, err
-}
-
 const lastBundleBefore = `-- name: LastBundleBefore :one
 SELECT session_id, generation, turn, sha256, bytes, tip, created_at FROM bundles WHERE session_id = $1 AND generation < $2 ORDER BY generation DESC, turn DESC LIMIT 1
 `

@@ -82,17 +82,6 @@ func (q *Queries) BeginDelivery(ctx context.Context, arg BeginDeliveryParams) (D
 	return i, err
 }
 
-const countOpenSessions = `-- name: CountOpenSessions :one
-SELECT count(*) FROM sessions WHERE reported_at IS NULL
-`
-
-func (q *Queries) CountOpenSessions(ctx context.Context) (int64, error) {
-	row := q.db.QueryRowContext(ctx, countOpenSessions)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
 const dueDeliveries = `-- name: DueDeliveries :many
 UPDATE deliveries SET next_try_at = $1
 WHERE guid IN (
@@ -338,24 +327,6 @@ func (q *Queries) GetAttempt(ctx context.Context, arg GetAttemptParams) (Attempt
 		&i.ReapedAt,
 		&i.Outcome,
 		&i.Restore,
-	)
-	return i, err
-}
-
-const getEnvironment = `-- name: GetEnvironment :one
-SELECT id, repository_id, config_digest, spec, created_at, used_at FROM environments WHERE id = $1
-`
-
-func (q *Queries) GetEnvironment(ctx context.Context, id string) (Environment, error) {
-	row := q.db.QueryRowContext(ctx, getEnvironment, id)
-	var i Environment
-	err := row.Scan(
-		&i.ID,
-		&i.RepositoryID,
-		&i.ConfigDigest,
-		&i.Spec,
-		&i.CreatedAt,
-		&i.UsedAt,
 	)
 	return i, err
 }
@@ -999,84 +970,6 @@ WHERE key = $1 AND state IN ('done', 'failed')
 func (q *Queries) RepeatWork(ctx context.Context, key string) error {
 	_, err := q.db.ExecContext(ctx, repeatWork, key)
 	return err
-}
-
-const sessionAttempts = `-- name: SessionAttempts :many
-SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore FROM attempts WHERE session_id = $1 ORDER BY generation
-`
-
-func (q *Queries) SessionAttempts(ctx context.Context, sessionID string) ([]Attempt, error) {
-	rows, err := q.db.QueryContext(ctx, sessionAttempts, sessionID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Attempt
-	for rows.Next() {
-		var i Attempt
-		if err := rows.Scan(
-			&i.SessionID,
-			&i.Generation,
-			&i.Engine,
-			&i.EngineRef,
-			&i.Node,
-			&i.SnapshotID,
-			&i.SecretHash,
-			&i.TokenHash,
-			&i.TokenExpires,
-			&i.PrevTokenHash,
-			&i.PrevTokenExpires,
-			&i.StartedAt,
-			&i.WorkDeadline,
-			&i.Deadline,
-			&i.TokenIssued,
-			&i.HeartbeatAt,
-			&i.Acked,
-			&i.Dropped,
-			&i.EndedAt,
-			&i.EndWords,
-			&i.ReapedAt,
-			&i.Outcome,
-			&i.Restore,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const sessionsOfEnvironment = `-- name: SessionsOfEnvironment :many
-SELECT id FROM sessions WHERE environment_id = $1 AND state = 'queued'
-`
-
-func (q *Queries) SessionsOfEnvironment(ctx context.Context, environmentID string) ([]string, error) {
-	rows, err := q.db.QueryContext(ctx, sessionsOfEnvironment, environmentID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []string
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		items = append(items, id)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const setAttemptReaped = `-- name: SetAttemptReaped :exec

@@ -56,7 +56,7 @@ func TestParseCommands(t *testing.T) {
 		{"approve digest", "/inspect approve 0123abcdef", []Command{{Name: Approve, Arg: "0123abcdef"}}},
 		{"approve long digest", "/inspect approve sha256:" + strings.Repeat("a", 64), []Command{{Name: Approve, Arg: "sha256:" + strings.Repeat("a", 64)}}},
 		{"reject", "/inspect reject", []Command{{Name: Reject}}},
-		{"allow", "/inspect allow proxy.golang.org", []Command{{Name: Allow, Arg: "proxy.golang.org"}}},
+		{"allow", "/inspect allow modules.example.org", []Command{{Name: Allow, Arg: "modules.example.org"}}},
 		{"allow with port", "/inspect allow *.example.com:443", []Command{{Name: Allow, Arg: "*.example.com:443"}}},
 		{"budget", "/inspect budget 2.50", []Command{{Name: Budget, Arg: "2.50"}}},
 		{"rewind", "/inspect rewind 3", []Command{{Name: Rewind, Arg: "3"}}},

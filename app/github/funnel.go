@@ -196,7 +196,7 @@ func (f funnel) object(s shape, in map[string]any, at string) error {
 }
 
 func (f funnel) value(fd field, v any, at string) (any, error) {
-	wrong := fmt.Errorf("%w: send %T as %q", ErrForbidden, v, at)
+	wrong := fmt.Errorf("%w: send a value of another kind as %q", ErrForbidden, at)
 	switch fd.kind {
 	case text:
 		s, ok := v.(string)

@@ -125,7 +125,7 @@ func (in *Intake) Deliver(ctx context.Context, guid string) error {
 	var p payload
 	if err := json.Unmarshal(d.Payload, &p); err != nil {
 		in.log.Warn("a delivery cannot be read", "guid", guid, "event", d.Event, "error", err)
-		return in.finish(ctx, guid, result{undecodable, "the payload cannot be read: " + err.Error()})
+		return in.finish(ctx, guid, result{undecodable, "the payload cannot be read: " + unreadable(err)})
 	}
 	r, err := in.handle(ctx, d, p)
 	if err != nil {
@@ -165,4 +165,13 @@ func storable(s string, n int) string {
 		s = strings.ToValidUTF8(s[:n], "")
 	}
 	return s
+}
+
+// unreadable says in words why JSON could not be decoded.
+func unreadable(err error) string {
+	var kind *json.UnmarshalTypeError
+	if errors.As(err, &kind) {
+		return fmt.Sprintf("%q is a %s", kind.Field, kind.Value)
+	}
+	return err.Error()
 }

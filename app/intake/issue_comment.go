@@ -114,7 +114,7 @@ func (in *Intake) stop(ctx context.Context, w *wish) error {
 	if err := in.react(ctx, w); err != nil {
 		return err
 	}
-	if err := in.o.Sessions.Stop(ctx, s.ID, w.actor.Login, "Stopped by "+w.actor.Login+"."); err != nil {
+	if err := in.o.Sessions.Stop(ctx, s.ID, w.actor.Login, ""); err != nil {
 		return fmt.Errorf("stopping session %s: %w", s.ID, err)
 	}
 	return in.endWith(ctx, w, outcomeReplied, "", s.ID, false)

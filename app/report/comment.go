@@ -114,10 +114,7 @@ func (r *Reporter) edit(ctx context.Context, st *story, facts comment.Facts, bod
 	case silent(err):
 		// Somebody deleted it, or locked the issue: we do not insist.
 		r.log.Info("the comment of a session cannot be edited any more", "session", s.ID, "why", err)
-	case errors.Is(err, github.ErrAmbiguous):
-		// Editing again does no harm.
-		return fmt.Errorf("edit the comment of session %s: %w", s.ID, err)
-	case err != nil:
+	case err != nil: // also where it may have been done: editing again does no harm
 		return fmt.Errorf("edit the comment of session %s: %w", s.ID, err)
 	}
 	return r.wrote(ctx, s, s.CommentID, digest)

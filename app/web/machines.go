@@ -288,7 +288,7 @@ func decodeError(err error) error {
 	if errors.As(err, &tooLarge) {
 		return err
 	}
-	return badRequest("the body is not the JSON that was expected: " + err.Error())
+	return badRequest("the body is not the JSON that was expected")
 }
 
 // body is the request's body, bounded in size and time. done must be called

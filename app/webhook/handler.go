@@ -245,7 +245,7 @@ func (h *Handler) store(r *http.Request, head header, body []byte) *refusal {
 	var env envelope
 	status, note := statusPending, ""
 	if err := json.Unmarshal(body, &env); err != nil {
-		env, status, note = envelope{}, statusUndecodable, "the body is not the JSON of a delivery: "+clip(err.Error(), 200)
+		env, status, note = envelope{}, statusUndecodable, "the body is not the JSON of a delivery"
 	} else if !slices.Contains(h.opts.Events, head.event) {
 		status, note = statusUnknown, "no handler for this event"
 	}

@@ -128,6 +128,9 @@ func serve(ctx context.Context, c serveConfig) error {
 	url := c.PostgresURL
 	if url == "" {
 		pg, err := storage.StartPostgres(ctx, filepath.Join(c.Data, "postgres"), log)
+		if errors.Is(err, storage.ErrNotInstalled) {
+			return setupError{err}
+		}
 		if err != nil {
 			return fmt.Errorf("the private database: %w", err)
 		}
@@ -211,7 +214,8 @@ func serve(ctx context.Context, c serveConfig) error {
 	}
 	fx.reporter, err = report.New(report.Options{
 		DB: db, Evidence: fx.publisher, SessionURL: sessionURL, Redactor: redactor, Log: log,
-		GitHub: func(id int64) report.GitHub { return app.Installation(id) },
+		RepositoryURL: func(r github.Repo) string { return strings.TrimSuffix(app.CloneURL(r), ".git") },
+		GitHub:        func(id int64) report.GitHub { return app.Installation(id) },
 	})
 	if err != nil {
 		return fmt.Errorf("reporting: %w", err)

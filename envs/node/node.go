@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -62,9 +63,7 @@ type Options struct {
 	StateEvery   time.Duration // default 10 s
 	Refreshes    int           // at the same time; default 1
 
-	StopAll bool // ErrStopAll whatever the cause
-
-	HTTP     http.RoundTripper // default http.DefaultTransport
+	HTTP     http.RoundTripper // default: one without proxies
 	Redactor *redact.Redactor  // known secrets; default none but the patterns
 	Clock    proc.Clock        // default proc.System()
 	Log      *slog.Logger      // default: nothing is logged
@@ -126,7 +125,12 @@ func New(o Options) (*Node, error) {
 		o.Refreshes = 1
 	}
 	if o.HTTP == nil {
-		o.HTTP = http.DefaultTransport
+		// No proxy from the environment: the token is for the control plane alone.
+		o.HTTP = &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+			MaxIdleConnsPerHost: 4,
+			IdleConnTimeout:     90 * time.Second,
+		}
 	}
 	if o.Redactor == nil {
 		o.Redactor = redact.New()
@@ -184,7 +188,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	n.log.Info("node daemon is serving", "node", n.o.Name, "socket", n.o.Socket, "store", n.o.Store.Name(), "tier", n.probe.Tier, "limits", n.probe.Limits)
 	wg.Wait()
-	if n.o.StopAll || errors.Is(context.Cause(ctx), ErrStopAll) {
+	if errors.Is(context.Cause(ctx), ErrStopAll) {
 		n.stopSandboxes(context.WithoutCancel(ctx))
 	}
 	return nil

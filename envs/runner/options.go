@@ -17,7 +17,7 @@ import (
 
 // Options say which attempt to run and where everybody is.
 type Options struct {
-	ControlURL string // base address of the machines' API, e.g. "http://127.0.0.1:7402"
+	ControlURL string // base address of the machines' API, e.g. "http://127.0.0.1:7462"
 	Session    string
 	Generation int
 	// Secret is the one-time proof of identity. It comes from standard input
@@ -43,7 +43,7 @@ type Options struct {
 
 // pace is how often and how long things are done. Tests make it faster.
 type pace struct {
-	heartbeat  time.Duration // design: every 10 s
+	heartbeat  time.Duration // every 10 s
 	turn       time.Duration // a bundle of committed work at least this often
 	restore    time.Duration // most a restore may take
 	sandbox    time.Duration // most a sandbox may take to start

@@ -91,7 +91,7 @@ func New(opt Options) (*Launcher, error) {
 	}
 	if l.bwrap = opt.Bubblewrap; l.bwrap == "" {
 		if l.bwrap, err = proc.LookPath("bwrap", []string{"PATH=" + proc.DefaultPath}); err != nil {
-			return nil, fmt.Errorf("%w: bubblewrap is not installed; on Debian: apt-get install bubblewrap (%w)", ErrIsolation, err)
+			return nil, fmt.Errorf("%w: bubblewrap is not installed, run as root: apt-get install -y bubblewrap (%w)", ErrIsolation, err)
 		}
 	}
 	for _, e := range opt.Expose {

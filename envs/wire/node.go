@@ -50,7 +50,7 @@ const (
 	WorkDiscard = "discard"
 )
 
-// Work is one task for a node (GET work, long poll). It is leased; a node that
+// Work is one piece of work for a node (GET work, long poll). It is leased; a node that
 // dies is handed it again, so every kind is idempotent.
 type Work struct {
 	ID      int64        `json:"id"`

@@ -17,7 +17,7 @@ const (
 	HeaderSession    = "Inspect-Session"
 )
 
-// Limits a control plane enforces per session (design, "Protocols").
+// Limits a control plane enforces per session.
 const (
 	MaxEventsPerSecond = 200
 	MaxEvents          = 200_000
@@ -114,7 +114,7 @@ type Limits struct {
 	OutputBytes int64         `json:"output_bytes"` // kept of one command's output
 }
 
-// Event kinds the runner sends. Data is a JSON object by kind, see events.go.
+// Event kinds the runner sends. Data is a JSON object by kind, see the types below.
 const (
 	EventPhase   = "phase"   // Phase
 	EventCommand = "command" // Command: one finished command

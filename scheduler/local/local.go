@@ -230,10 +230,8 @@ func (e *Engine) State(_ context.Context, stored json.RawMessage) (scheduler.Eng
 		return scheduler.EngineUnknown, err
 	case len(live) > 0 && live[0] == r.PID:
 		return scheduler.EngineRunning, nil
-	case len(live) > 0:
-		// The runner is gone and what it left will not report; Stop clears it away.
-		return scheduler.EngineGone, nil
 	}
+	// What a dead runner left will not report; Stop clears it away.
 	return scheduler.EngineGone, nil
 }
 

@@ -42,9 +42,6 @@ SET sha256 = EXCLUDED.sha256, bytes = EXCLUDED.bytes, tip = EXCLUDED.tip, create
 -- name: GetBundle :one
 SELECT * FROM bundles WHERE session_id = $1 AND sha256 = $2 ORDER BY generation DESC, turn DESC LIMIT 1;
 
--- name: LastBundle :one
-SELECT * FROM bundles WHERE session_id = $1 ORDER BY generation DESC, turn DESC, created_at DESC LIMIT 1;
-
 -- name: LastBundleBefore :one
 SELECT * FROM bundles WHERE session_id = $1 AND generation < $2 ORDER BY generation DESC, turn DESC LIMIT 1;
 

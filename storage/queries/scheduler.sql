@@ -83,9 +83,6 @@ SELECT repository_id, count(*) AS active FROM sessions
 WHERE state IN ('placing', 'restoring', 'working', 'verifying')
 GROUP BY repository_id;
 
--- name: SessionsOfEnvironment :many
-SELECT id FROM sessions WHERE environment_id = $1 AND state = 'queued';
-
 -- name: LockAdmission :exec
 -- One transaction at a time decides who leaves the queue.
 SELECT pg_advisory_xact_lock(5284718520010001);
@@ -99,9 +96,6 @@ SELECT * FROM attempts WHERE session_id = $1 AND generation = $2;
 
 -- name: LockAttempt :one
 SELECT * FROM attempts WHERE session_id = $1 AND generation = $2 FOR UPDATE;
-
--- name: SessionAttempts :many
-SELECT * FROM attempts WHERE session_id = $1 ORDER BY generation;
 
 -- name: SetAttemptRef :exec
 UPDATE attempts SET engine_ref = $3 WHERE session_id = $1 AND generation = $2;
@@ -138,9 +132,6 @@ INSERT INTO environments (id, repository_id, config_digest, spec, created_at, us
 VALUES ($1, $2, $3, $4, $5, $5)
 ON CONFLICT (id) DO UPDATE SET used_at = EXCLUDED.used_at
 RETURNING *;
-
--- name: GetEnvironment :one
-SELECT * FROM environments WHERE id = $1;
 
 -- name: EnvironmentSnapshots :many
 -- Newest first.
@@ -190,9 +181,6 @@ UPDATE deliveries SET next_try_at = sqlc.arg(next_try_at) WHERE guid = sqlc.arg(
 -- name: EndDelivery :exec
 UPDATE deliveries SET status = sqlc.arg(status), note = sqlc.arg(note), handled_at = sqlc.arg(now)::timestamptz
 WHERE guid = sqlc.arg(guid) AND status = 'pending';
-
--- name: CountOpenSessions :one
-SELECT count(*) FROM sessions WHERE reported_at IS NULL;
 
 -- name: PublishBegun :one
 -- Whether anything of the session's result may be in the world already.

@@ -87,12 +87,26 @@ func (p *serveProcess) keep(log *os.File, first chan<- error) {
 			return
 		}
 		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.ExitCode() == statusSetup {
+			p.fail <- setupError{p.tail.String()}
+			return
+		}
 		if killed := errors.As(err, &exit) && !exit.Exited(); !killed || try >= restarts {
 			p.fail <- fmt.Errorf("it ended by itself (%v): %s", err, p.tail.String())
 			return
 		}
 	}
 }
+
+// statusSetup is what serve ends with when something is missing on this machine.
+const statusSetup = 3
+
+// setupError says what is missing and how to get it; the demo ends with the
+// same status.
+type setupError struct{ words string }
+
+func (e setupError) Error() string { return e.words }
+func (setupError) ExitCode() int   { return statusSetup }
 
 // failed tells when it will not come back.
 func (p *serveProcess) failed() <-chan error { return p.fail }
