@@ -127,6 +127,7 @@ func (in *Intake) Deliver(ctx context.Context, guid string) error {
 		in.log.Warn("a delivery cannot be read", "guid", guid, "event", d.Event, "error", err)
 		return in.finish(ctx, guid, result{undecodable, "the payload cannot be read: " + unreadable(err)})
 	}
+	p.redact()
 	r, err := in.handle(ctx, d, p)
 	if err != nil {
 		return later(fmt.Errorf("delivery %s (%s): %w", guid, d.Event, err))

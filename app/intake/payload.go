@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"inspect/app/policy"
+	"inspect/checks/redact"
 )
 
 // payload is what we read of a delivery. GitHub leaves out or nulls anything
@@ -111,4 +112,15 @@ func moment(s string) time.Time {
 		return time.Time{}
 	}
 	return t
+}
+
+// redact takes secrets out of what people wrote, before anything is made of it.
+func (p *payload) redact() {
+	var patterns *redact.Redactor
+	if p.Issue != nil {
+		p.Issue.Title, p.Issue.Body = patterns.String(p.Issue.Title), patterns.String(p.Issue.Body)
+	}
+	if p.Comment != nil {
+		p.Comment.Body = patterns.String(p.Comment.Body)
+	}
 }

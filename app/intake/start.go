@@ -271,6 +271,10 @@ func (in *Intake) environment(ctx context.Context, client GitHub, repo github.Re
 	if len(sp.Verify) == 0 {
 		return env, &answer{comment.NothingToVerify(env.branch, env.sha)}
 	}
+	if sp.Publish.Prefix == env.branch {
+		// git has no branch below the name of a branch.
+		return env, &answer{comment.BrokenSpec(env.branch, env.sha, []spec.Problem{{Key: "publish.prefix", Want: "expected a name that is not the default branch's"}})}
+	}
 	env.spec, env.source = sp, spec.FileName
 	return env, nil
 }

@@ -75,6 +75,9 @@ type Rules struct {
 	// Find looks for secrets in text; nil means redact.Find. It may know exact
 	// values besides patterns.
 	Find func(text string) []redact.Finding
+	// Verify are the repository's verify commands: a change of a file they name
+	// is a risk.
+	Verify []string
 }
 
 // PublishRules are the rules of a repository's publish section. What is always
@@ -193,7 +196,7 @@ func Judge(c Change, r Rules) Verdict {
 		}
 		v.Refusal = &ChangeRefusal{found[0].Reason, strings.Join(words, " ")}
 	}
-	v.Risks = risks(c)
+	v.Risks = risks(c, r.Verify)
 	return v
 }
 
@@ -228,14 +231,14 @@ func secrets(c Change, r Rules) []string {
 }
 
 // risks are things a reviewer should look at twice.
-func risks(c Change) []string {
+func risks(c Change, verify []string) []string {
 	var out []string
 	say := func(intro string, items []string) {
 		if len(items) > 0 {
 			out = append(out, intro+": "+list(items))
 		}
 	}
-	var own, ci, run, links, deps, gone []string
+	var own, tests, ci, run, links, deps, gone []string
 	for _, e := range c.Entries {
 		p := strings.ToLower(e.Path)
 		base := p[strings.LastIndexByte(p, '/')+1:]
@@ -247,6 +250,9 @@ func risks(c Change) []string {
 		case base == "go.sum" || base == "go.mod" || base == "package.json" || base == "package-lock.json" || base == "yarn.lock" || base == "pnpm-lock.yaml" || base == "cargo.lock" || base == "cargo.toml" || base == "pyproject.toml" || base == "requirements.txt":
 			deps = append(deps, show(e.Path))
 		}
+		if e.OldMode != ModeNone && (partOfTests(p) || namedBy(verify, e.Path)) {
+			tests = append(tests, show(e.Path))
+		}
 		if e.NewMode == ModeExecutable && e.OldMode != ModeExecutable {
 			run = append(run, show(e.Path))
 		}
@@ -257,6 +263,7 @@ func risks(c Change) []string {
 			gone = append(gone, show(e.Path))
 		}
 	}
+	say("changes what verification itself runs, so passing shows less than it seems", tests)
 	say("changes what later sessions run", own)
 	say("changes what other services or editors run", ci)
 	say("makes files executable", run)
@@ -325,4 +332,31 @@ func parent(path string) string {
 		return path[:i]
 	}
 	return "the root"
+}
+
+// partOfTests says whether a path (in lower case) looks like tests or what
+// runs them.
+func partOfTests(p string) bool {
+	for part := range strings.SplitSeq(p, "/") {
+		switch part {
+		case "test", "tests", "__tests__", "spec", "testdata", "makefile", "conftest.py", "tox.ini", "pytest.ini", "jest.config.js", "vitest.config.ts", "package.json":
+			return true
+		}
+	}
+	base := p[strings.LastIndexByte(p, '/')+1:]
+	return strings.HasPrefix(base, "test_") || strings.Contains(base, "_test.") || strings.Contains(base, ".test.") || strings.Contains(base, ".spec.")
+}
+
+// namedBy says whether a command names a file, by its path or its last part.
+func namedBy(commands []string, path string) bool {
+	base := path[strings.LastIndexByte(path, '/')+1:]
+	for _, c := range commands {
+		for _, word := range strings.FieldsFunc(c, func(r rune) bool { return strings.ContainsRune(" \t;&|()<>\"'`=", r) }) {
+			word = strings.TrimPrefix(word, "./")
+			if word == path || word == base {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -257,6 +257,9 @@ func (p *Publisher) manifest(ctx context.Context, j *job, checks []evidence.Chec
 		Harness: evidence.Harness{Kind: j.spec.Harness.Kind, Label: j.spec.Harness.Name()},
 		Change:  evidence.Change{Withheld: j.verdict.Withheld},
 	}
+	for _, r := range j.verdict.Risks {
+		m.Risks = append(m.Risks, p.redactor.String(r))
+	}
 	m.Verdict.Words = p.redactor.String(verdict.Words)
 	for _, st := range j.im.Stats {
 		f := evidence.ChangedFile{Path: p.redactor.String(st.Path), Added: st.Added, Deleted: st.Deleted}

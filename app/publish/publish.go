@@ -376,6 +376,9 @@ func (p *Publisher) load(ctx context.Context, j *job, sum string, rules policy.R
 // rules are the stricter of the pinned configuration and the floor.
 func (p *Publisher) rules(j *job) policy.Rules {
 	r := policy.PublishRules(j.spec.Publish).Stricter(p.floor)
+	for _, v := range j.spec.Verify {
+		r.Verify = append(r.Verify, v.Run)
+	}
 	r.Find = p.redactor.Find
 	return r
 }

@@ -126,15 +126,8 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) *refusal {
 	if no != nil {
 		return no
 	}
-	select {
-	case h.slots <- struct{}{}:
-		defer func() { <-h.slots }()
-	case <-r.Context().Done():
-		return &refusal{http.StatusServiceUnavailable, "the sender went away"}
-	case <-time.After(readTime):
-		return &refusal{http.StatusServiceUnavailable, "too many deliveries at once"}
-	}
-	body, no := read(w, r)
+	body, free, no := h.read(w, r)
+	defer free()
 	if no != nil {
 		return no
 	}
@@ -199,20 +192,41 @@ func tooLarge() *refusal {
 	return &refusal{http.StatusRequestEntityTooLarge, "a delivery has at most 25 MiB"}
 }
 
+// smallBody is read without asking for a place: most deliveries are smaller,
+// and someone who sends slowly must not keep others out.
+const smallBody = 256 << 10
+
 // read takes the body, whatever its length header says, within its bounds of
-// size and time.
-func read(w http.ResponseWriter, r *http.Request) ([]byte, *refusal) {
+// size and time. How many large ones are held at once is bounded; free gives
+// the place back.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, free func(), no *refusal) {
+	free = func() {}
 	// Not every ResponseWriter knows deadlines; the server's own apply then.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTime))
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+	from := http.MaxBytesReader(w, r.Body, MaxBody)
+	body, err := io.ReadAll(io.LimitReader(from, smallBody))
+	if err == nil && len(body) == smallBody {
+		select {
+		case h.slots <- struct{}{}:
+			free = func() { <-h.slots }
+		case <-r.Context().Done():
+			return nil, free, &refusal{http.StatusServiceUnavailable, "the sender went away"}
+		case <-time.After(readTime):
+			return nil, free, &refusal{http.StatusServiceUnavailable, "too many large deliveries at once"}
+		}
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTime))
+		var rest []byte
+		rest, err = io.ReadAll(from)
+		body = append(body, rest...)
+	}
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, tooLarge()
+		return nil, free, tooLarge()
 	case err != nil:
-		return nil, &refusal{http.StatusBadRequest, "the body ended early"}
+		return nil, free, &refusal{http.StatusBadRequest, "the body ended early"}
 	}
-	return body, nil
+	return body, free, nil
 }
 
 // envelope is what every delivery has in common; all of it may be missing.

@@ -30,6 +30,9 @@ type Manifest struct {
 	Verdict Verdict `json:"verdict"`
 	Checks  []Check `json:"checks"`
 	Change  Change  `json:"change"`
+	// Risks are words about what a reviewer should look at twice, written by us
+	// around escaped names.
+	Risks []string `json:"risks,omitempty"`
 
 	Snapshot      Snapshot `json:"snapshot"`
 	Harness       Harness  `json:"harness"`

@@ -225,6 +225,9 @@ func (r *Redactor) Find(s string) []Finding {
 			add(m[0], rule.name)
 		}
 	}
+	if strings.ContainsRune(s, 0) { // UTF-16 and the like
+		out = append(out, r.Find(strings.ReplaceAll(s, "\x00", ""))...)
+	}
 	sort.Slice(out, func(i, j int) bool {
 		return out[i].Line < out[j].Line || out[i].Line == out[j].Line && out[i].Rule < out[j].Rule
 	})

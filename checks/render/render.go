@@ -98,6 +98,16 @@ func summary(m evidence.Manifest, d Delivery) string {
 		fmt.Fprintf(&b, "> %d changed path(s) are not in this commit, since GitHub refuses them to apps; they are in the evidence as a patch: %s. The commands ran with them.\n\n", n, codeList(m.Change.Withheld, 10))
 	}
 
+	if len(m.Risks) > 0 {
+		b.WriteString("**Look twice**\n\n")
+		for i, r := range m.Risks {
+			if i == 20 {
+				break
+			}
+			b.WriteString("- " + redact.Neutralise(redact.OneLine(r, 600)) + "\n")
+		}
+		b.WriteString("\n")
+	}
 	b.WriteString("| command | result | time |\n|---|---|---|\n")
 	for i, c := range m.Checks {
 		if i == 50 {

@@ -41,6 +41,7 @@ func TestGolden(t *testing.T) {
 	failed.Verdict = evidence.Verdict{Kind: evidence.Failed, Words: "unit: 1 of 2 tests failed", Passed: 1, Failed: 1, Skipped: 2}
 	failed.Checks[0].Passed, failed.Checks[0].Words = false, "1 of 2 tests failed"
 	failed.Checks[0].Tests = &evidence.Tests{Passed: 1, Failed: 1, Skipped: 2, Failures: []evidence.Failure{{Package: "example.com/m", Test: "TestHello", Output: "want `hi`\n```\n@octocat\n"}}}
+	failed.Risks = []string{"changes what verification runs: test.sh"}
 	failed.Snapshot.Drift = true
 	failed.Change.Withheld = []string{".github/workflows/ci.yml"}
 	for name, m := range map[string]evidence.Manifest{"passed": manifest(), "failed": failed} {

@@ -93,10 +93,13 @@ func runNode(ctx context.Context, c nodeConfig) error {
 		return fmt.Errorf("the store of snapshots: %w", err)
 	}
 	defer store.Close()
+	if err := closeToOthers(c.root, c.sandboxUID); err != nil {
+		return fmt.Errorf("the node's directories: %w", err)
+	}
 	n, err := node.New(node.Options{
 		Name: c.name, Root: c.root, Socket: filepath.Join(c.root, "node.sock"), ControlURL: c.control, Token: token,
 		GrantKey: key, GitBase: c.gitBase, Store: store, Launcher: node.Sandboxes(launcher),
-		SandboxUID: c.sandboxUID, SandboxGID: c.sandboxUID, Expose: c.expose, Redactor: redact.New(token), Log: log,
+		SandboxUID: c.sandboxUID, SandboxGID: c.sandboxUID, Expose: c.expose, Redactor: redact.New(token), Refreshes: 2, Log: log,
 	})
 	if err != nil {
 		return err
@@ -191,3 +194,28 @@ func (p nodeProcess) once(ctx context.Context, argv []string) error {
 
 // ownerOf is the id of the installation whose data directory this is.
 func ownerOf(data string) string { return strings.TrimPrefix(cgroupRoot(data), "/") }
+
+// closeToOthers lets only the sandboxes' group pass through the directories
+// that hold repositories: other accounts of this machine see nothing of them.
+func closeToOthers(root string, gid int) error {
+	for _, name := range []string{"mirrors", "base", "snapshot", "session", "tmp", "trash"} {
+		path := filepath.Join(root, name)
+		if err := passableBy(path, gid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// passableBy makes a directory that its owner and one group can enter.
+func passableBy(path string, gid int) error {
+	if err := os.MkdirAll(path, 0o710); err != nil {
+		return err
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(path, -1, gid); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(path, 0o710)
+}

@@ -173,6 +173,19 @@ func serve(ctx context.Context, c serveConfig) error {
 		return setupError{err}
 	}
 	defer launcher.Close()
+	if err := passableBy(dirs.publish, c.SandboxUID); err != nil {
+		return fmt.Errorf("the directory to publish from: %w", err)
+	}
+	// What an earlier process left in the middle of reading a bundle.
+	left, err := launcher.List()
+	if err != nil {
+		return fmt.Errorf("look for sandboxes that were left: %w", err)
+	}
+	for _, id := range left {
+		if err := launcher.Reap(ctx, id); err != nil {
+			log.Warn("a sandbox that was left could not be ended", "sandbox", id, "error", err)
+		}
+	}
 	engine, err := local.New(local.Options{
 		Binary: binary, ControlURL: control, NodeSocket: dirs.nodeSocket, Dir: dirs.spool,
 		Credential: credential(c.RunnerUID), Log: log,
@@ -186,6 +199,7 @@ func serve(ctx context.Context, c serveConfig) error {
 	sched, err := scheduler.New(scheduler.Options{
 		DB: db, Blobs: blobs, Effects: fx, Engine: engine, Log: log,
 		Limits:   scheduler.Limits{Total: c.MaxSessions},
+		Times:    scheduler.Times{Refresh: 15 * time.Minute},
 		GrantKey: signing, RunnerUID: c.RunnerUID,
 		Delivery: func(ctx context.Context, guid string) error { return in.Deliver(ctx, guid) },
 		CloneURL: func(r storage.Repository) string {

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -83,6 +84,9 @@ func (t *taking) choose(ctx context.Context, head string, heads map[string]strin
 		}
 		return taken{tip: tip}, nil
 
+	case len(others) == 0 && t.incomplete:
+		// That is not "nothing": it could not be seen.
+		return taken{}, errors.New("not all files of the clone could be read, and what could be read is unchanged")
 	case len(others) == 0:
 		return taken{}, nil
 

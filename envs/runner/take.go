@@ -40,6 +40,9 @@ umask 077
 w=$1 t=$2 m=$3
 if [ -n "$5" ]; then find "$5" -mindepth 1 -maxdepth 1 ! -name .inspect -exec rm -rf -- {} +; fi
 rm -rf -- "$t"
+# What git cannot read it would leave out, and a pipe would hold it for ever.
+chmod -R u+rwX -- "$w" 2>/dev/null
+find "$w" -path "$w/.git" -prune -o \( -type p -o -type s -o -type b -o -type c \) -exec rm -f -- {} + 2>/dev/null
 git init -q --bare --template= "$t" || exit 1
 mkdir -p "$t/info" "$t/objects/info"
 if [ "$4" != rescue ] && [ -d "$w/.git" ] && [ ! -L "$w/.git" ]; then
@@ -92,6 +95,8 @@ type taking struct {
 	dir    string // our git directory
 	index  bool   // the agent's index was there and could be read
 	notes  []string
+
+	incomplete bool // some files of the clone could not be taken
 }
 
 func (t *taking) all(ctx context.Context) (taken, error) {
@@ -103,6 +108,7 @@ func (t *taking) all(ctx context.Context) (taken, error) {
 	if err != nil {
 		return taken{}, err
 	}
+	out.partial = t.incomplete
 	if t.modest {
 		out.partial = true
 		t.notes = append(t.notes, "Files that git did not track were not taken.")
@@ -276,6 +282,7 @@ func (t *taking) tree(ctx context.Context, commit string) (string, error) {
 			last = werr
 			continue
 		}
+		t.incomplete = err != nil || !add.ok()
 		switch {
 		case err != nil:
 			t.notes = append(t.notes, fmt.Sprintf("Not all files could be taken: %v.", err))
@@ -284,6 +291,7 @@ func (t *taking) tree(ctx context.Context, commit string) (string, error) {
 		}
 		return r.line(), nil
 	}
+	t.incomplete = true
 	t.notes = append(t.notes, fmt.Sprintf("Uncommitted files could not be taken: %v.", last))
 	return t.treeOf(ctx, commit)
 }

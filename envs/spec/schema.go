@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/bmatcuk/doublestar/v4"
 )
 
 // A kind of value, for messages and for the published JSON schema.
@@ -97,7 +99,7 @@ func schema() field {
 			"prefix":    {kind: kindText, help: "lower-case letters, digits and '-', at most 30", check: regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?$`).MatchString},
 			"draft":     {kind: kindBool, help: "true", laterIf: func(s string) bool { return s == "false" }},
 			"push":      {kind: kindText, help: "stacked or head", only: []string{"stacked", "head"}, laterIf: func(s string) bool { return s == "head" }},
-			"protected": {kind: kindList, help: "a list of path patterns", item: &field{kind: kindText, help: "a path pattern like **/migrations/**", check: notBlank}, max: 200},
+			"protected": {kind: kindList, help: "a list of path patterns", item: &field{kind: kindText, help: "a path pattern like **/migrations/**, at most 200 bytes and with at most two groups in braces", check: plainPattern}, max: 200},
 			"max_files": {kind: kindInt, help: "a number from 1 to 10000", check: between(1, 10_000)},
 			"max_bytes": {kind: kindSize, help: "a size like 4MiB, up to 64MiB", check: sizeBetween(1, 64<<20)},
 			"four_eyes": {kind: kindBool, help: "true or false", laterIf: func(s string) bool { return s == "true" }},
@@ -112,6 +114,13 @@ func schema() field {
 			"on_buildkite_failure": {kind: kindBool, help: "true or false", laterIf: func(s string) bool { return s == "true" }},
 		}},
 	}}
+}
+
+// plainPattern accepts patterns that match in a bounded time: alternatives in
+// braces multiply, and so do wildcards.
+func plainPattern(s string) bool {
+	return notBlank(s) && len(s) <= 200 && strings.Count(s, "{") <= 2 && strings.Count(s, ",") <= 20 &&
+		strings.Count(s, "*") <= 12 && doublestar.ValidatePattern(s)
 }
 
 func notBlank(s string) bool { return strings.TrimSpace(s) != "" && !strings.ContainsRune(s, 0) }

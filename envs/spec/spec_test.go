@@ -84,6 +84,8 @@ func TestProblems(t *testing.T) {
 		{"harness unknown", "version: 1\nharness: {kind: magic}\n", `line 2: harness.kind: expected opencode, claude, codex or command, but found "magic"`},
 		{"push head", "version: 1\npublish: {push: head}\n", `line 2: publish.push: "head" is not supported yet`},
 		{"four eyes", "version: 1\npublish: {four_eyes: true}\n", `line 2: publish.four_eyes: "true" is not supported yet`},
+		{"pattern bomb", "version: 1\npublish: {protected: [\"" + strings.Repeat("{a,aa}", 40) + "b\"]}\n", "line 2: publish.protected[0]: expected a path pattern"},
+		{"bad pattern", "version: 1\npublish: {protected: [\"[\"]}\n", "line 2: publish.protected[0]: expected a path pattern"},
 		{"prefix", "version: 1\npublish: {prefix: ../x}\n", `line 2: publish.prefix: expected lower-case letters, digits and '-', at most 30, but found "../x"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
