@@ -62,6 +62,8 @@ func judgeVerified(o wire.Outcome, sp spec.Spec) verdict {
 			failed = append(failed, fmt.Sprintf("%q was not over in time", want.Name))
 		case r.Signal != "":
 			failed = append(failed, fmt.Sprintf("%q was ended by %s", want.Name, r.Signal))
+		case r.ExitCode == 127: // the shell's word for a command that is not there
+			failed = append(failed, fmt.Sprintf("%q ended with status 127: what it runs is not installed in the sandbox", want.Name))
 		case r.ExitCode != 0:
 			failed = append(failed, fmt.Sprintf("%q ended with status %d", want.Name, r.ExitCode))
 		}

@@ -25,7 +25,7 @@ import (
 const DefaultPath = "/webhooks/github"
 
 // MaxBody is the largest delivery GitHub sends, in bytes.
-const MaxBody = 25 << 20
+const MaxBody = 25_000_000
 
 // Bounds of one request. GitHub hangs up after 10 seconds.
 const (
@@ -189,7 +189,7 @@ func (h *Handler) head(r *http.Request) (header, *refusal) {
 }
 
 func tooLarge() *refusal {
-	return &refusal{http.StatusRequestEntityTooLarge, "a delivery has at most 25 MiB"}
+	return &refusal{http.StatusRequestEntityTooLarge, "a delivery has at most 25 MB"}
 }
 
 // smallBody is read without asking for a place: most deliveries are smaller,

@@ -307,7 +307,7 @@ func TestTooLarge(t *testing.T) {
 	w := setup(t, nil)
 	exact := strings.Repeat(" ", MaxBody)
 	if code := w.serve(request(exact, nil)); code != 202 {
-		t.Errorf("25 MiB exactly: answer %d", code)
+		t.Errorf("25 MB exactly: answer %d", code)
 	}
 	if code := w.serve(request(exact+" ", nil)); code != 413 {
 		t.Errorf("one byte more: answer %d", code)

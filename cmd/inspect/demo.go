@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +26,14 @@ func demoCommand() *cobra.Command {
 			var err error
 			if o.Binary, err = os.Executable(); err != nil {
 				return err
+			}
+			switch {
+			case o.Kill != "" && o.Kill != "serve" && o.Kill != "node" && o.Kill != "runner":
+				return usagef("--kill: expected serve, node or runner, but found %q", o.Kill)
+			case o.Limits != "" && o.Limits != "enforce" && o.Limits != "best-effort":
+				return usagef("--limits: expected enforce or best-effort, but found %q", o.Limits)
+			case !slices.Contains(demo.Modes(), o.Mode):
+				return usagef("--agent-mode: expected one of %s, but found %q", strings.Join(demo.Modes(), ", "), o.Mode)
 			}
 			o.Err = io.Discard
 			if verbose {

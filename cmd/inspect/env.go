@@ -35,8 +35,12 @@ func envCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("read %s: %w", name, err)
 			}
-			if _, problems := spec.Parse(body); len(problems) > 0 {
+			s, problems := spec.Parse(body)
+			if len(problems) > 0 {
 				return problems
+			}
+			if len(s.Verify) == 0 {
+				return fmt.Errorf("%s: verify: expected at least one command; without one nothing can prove a change, and no session is started", name)
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), name+" is valid")
 			return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -56,6 +57,20 @@ func nodeCommand() *cobra.Command {
 }
 
 func runNode(ctx context.Context, c nodeConfig) error {
+	// SIGTERM is for the daemon alone: sandboxes go on and the next daemon finds
+	// them. SIGQUIT ends everything this installation runs on the node.
+	run, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	quit := make(chan os.Signal, 1)
+	signal.Notify(quit, syscall.SIGQUIT)
+	defer signal.Stop(quit)
+	go func() {
+		select {
+		case <-quit:
+			stop(node.ErrStopAll)
+		case <-run.Done():
+		}
+	}()
 	log := newLog(c.log).With("node", c.name)
 	token, err := readSecret(c.tokenFile, "the node's token")
 	if err != nil {
@@ -104,21 +119,27 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	if err != nil {
 		return err
 	}
-	// SIGTERM is for the daemon alone: sandboxes go on and the next daemon finds
-	// them. SIGQUIT ends everything this installation runs on the node.
-	run, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	quit := make(chan os.Signal, 1)
-	signal.Notify(quit, syscall.SIGQUIT)
-	defer signal.Stop(quit)
-	go func() {
-		select {
-		case <-quit:
-			stop(node.ErrStopAll)
-		case <-run.Done():
+	err = n.Run(run)
+	if errors.Is(context.Cause(run), node.ErrStopAll) {
+		reapAll(launcher, log)
+	}
+	return err
+}
+
+// reapAll ends whatever is left of sandboxes, those of an interrupted start
+// included.
+func reapAll(l *sandbox.Launcher, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	ids, err := l.List()
+	if err != nil {
+		log.Warn("sandboxes cannot be listed", "error", err)
+	}
+	for _, id := range ids {
+		if err := l.Reap(ctx, id); err != nil {
+			log.Warn("a sandbox that was left could not be ended", "sandbox", id, "error", err)
 		}
-	}()
-	return n.Run(run)
+	}
 }
 
 // nodeProcess is the node daemon as a process of its own, kept running.

@@ -176,16 +176,7 @@ func serve(ctx context.Context, c serveConfig) error {
 	if err := passableBy(dirs.publish, c.SandboxUID); err != nil {
 		return fmt.Errorf("the directory to publish from: %w", err)
 	}
-	// What an earlier process left in the middle of reading a bundle.
-	left, err := launcher.List()
-	if err != nil {
-		return fmt.Errorf("look for sandboxes that were left: %w", err)
-	}
-	for _, id := range left {
-		if err := launcher.Reap(ctx, id); err != nil {
-			log.Warn("a sandbox that was left could not be ended", "sandbox", id, "error", err)
-		}
-	}
+	reapAll(launcher, log) // what an earlier process left in the middle of reading a bundle
 	engine, err := local.New(local.Options{
 		Binary: binary, ControlURL: control, NodeSocket: dirs.nodeSocket, Dir: dirs.spool,
 		Credential: credential(c.RunnerUID), Log: log,

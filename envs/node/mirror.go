@@ -152,19 +152,20 @@ func (m *mirrors) Fetch(ctx context.Context, r wire.Remote, commit string) error
 		}
 		return fmt.Errorf("ask for a token to read the repository: %w", err)
 	}
-	branch := "+refs/heads/" + r.Branch + ":refs/heads/" + r.Branch
-	err = m.fetch(ctx, r, token.Token, branch)
-	if err == nil && m.has(ctx, r.RepositoryID, commit) {
-		return m.keep(ctx, r.RepositoryID, commit)
-	}
-	if ctx.Err() != nil {
+	// By its id git need not ask for the list of refs, and a branch that has
+	// moved on meanwhile is no matter.
+	err = m.fetch(ctx, r, token.Token, commit+":refs/inspect/commits/"+commit)
+	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	// The branch has moved on or is gone: the commit by its id.
-	if cerr := m.fetch(ctx, r, token.Token, commit+":refs/inspect/commits/"+commit); cerr != nil {
-		return errors.Join(cerr, err)
+	// Some servers give no commit that is not the tip of a branch.
+	if berr := m.fetch(ctx, r, token.Token, "+refs/heads/"+r.Branch+":refs/heads/"+r.Branch); berr != nil {
+		return errors.Join(err, berr)
 	}
-	return nil
+	if !m.has(ctx, r.RepositoryID, commit) {
+		return err
+	}
+	return m.keep(ctx, r.RepositoryID, commit)
 }
 
 func (m *mirrors) lock(repository int64) *sync.Mutex {

@@ -8,3 +8,6 @@ const AgentCommand = "demo-agent"
 
 // Agent is the scripted agent.
 func Agent(args []string) int { return scripted.Main(args) }
+
+// Modes are the ways in which the scripted agent can behave.
+func Modes() []string { return scripted.Modes() }

@@ -81,6 +81,13 @@ const (
 // Run plays the story. It leaves no process, mount, socket or file behind.
 func Run(ctx context.Context, o Options) (res Result, err error) {
 	st := &story{o: o, out: newTeller(o.Out, o.JSON), started: time.Now()}
+	defer func() {
+		// A story that ended early has its line, too.
+		if o.JSON && err != nil && !st.out.said {
+			res.Words = err.Error()
+			err = errors.Join(err, st.out.result(res))
+		}
+	}()
 	dir, err := os.MkdirTemp("", "inspect-demo-")
 	if err != nil {
 		return res, err
@@ -121,9 +128,10 @@ func Run(ctx context.Context, o Options) (res Result, err error) {
 		}
 	}
 	if o.Keep {
-		st.tellHowToGoOn(res)
+		if err := st.tellHowToGoOn(res); err != nil {
+			return res, err
+		}
 		<-ctx.Done()
-		return res, nil
 	}
 	if res.State != "delivered" {
 		return res, fmt.Errorf("%w: it is %s (%s)", ErrNotDelivered, res.State, res.Words)

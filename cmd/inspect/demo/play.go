@@ -155,19 +155,24 @@ func (st *story) tell(res Result) error {
 	return nil
 }
 
-func (st *story) tellHowToGoOn(res Result) {
+func (st *story) tellHowToGoOn(res Result) error {
+	next, err := st.github.OpenIssue(repoName, octocat, st.repo.IssueTitle, st.repo.IssueBody)
+	if err != nil {
+		return err
+	}
 	admin := st.github.URL() + "/_githubd"
 	st.out.blank()
 	st.out.heading("It goes on running. Ctrl-C ends it and removes everything")
 	st.out.text(strings.Join([]string{
+		"label issue " + fmt.Sprint(next) + ":        curl -s " + admin + `/label -d '{"repo":"` + repoName + `","issue":` + fmt.Sprint(next) + `,"label":"inspect","sender":"octocat"}'`,
 		"open another issue:   curl -s " + admin + `/issue -d '{"repo":"` + repoName + `","sender":"octocat","title":"Parcels of no weight","body":"They cost nothing."}'`,
-		"label it:             curl -s " + admin + `/label -d '{"repo":"` + repoName + `","issue":` + fmt.Sprint(st.issue) + `,"label":"inspect","sender":"octocat"}'`,
 		"comment yourself:     curl -s " + admin + `/comment -d '{"repo":"` + repoName + `","issue":` + fmt.Sprint(st.issue) + `,"sender":"octocat","body":"/inspect make the test pass"}'`,
 		"what GitHub was sent: curl -s " + admin + "/requests",
 		"all sessions:         " + st.pages.address("/"),
 		"clone the result:     git clone -b " + res.Branch + " " + st.github.CloneURL(repoName),
 		"serve was started as: " + strings.Join(quoted(st.serve.argv), " "),
 	}, "\n"))
+	return nil
 }
 
 func quoted(argv []string) []string {

@@ -12,6 +12,7 @@ import (
 type teller struct {
 	w    io.Writer
 	json bool
+	said bool // the result
 }
 
 func newTeller(w io.Writer, json bool) *teller { return &teller{w: w, json: json} }
@@ -51,6 +52,7 @@ func (t *teller) result(r Result) error {
 	if err != nil {
 		return err
 	}
+	t.said = true
 	_, err = fmt.Fprintf(t.w, "%s\n", body)
 	return err
 }
