@@ -88,7 +88,7 @@ func (p *serveProcess) keep(log *os.File, first chan<- error) {
 		}
 		var exit *exec.ExitError
 		if errors.As(err, &exit) && exit.ExitCode() == statusSetup {
-			p.fail <- setupError{p.tail.String()}
+			p.fail <- setupError{p.tail.last()}
 			return
 		}
 		if killed := errors.As(err, &exit) && !exit.Exited(); !killed || try >= restarts {
@@ -202,4 +202,10 @@ func (l *lastLines) String() string {
 	defer l.mu.Unlock()
 	lines := strings.Split(strings.TrimSpace(string(l.buf)), "\n")
 	return strings.Join(lines[max(0, len(lines)-5):], "\n")
+}
+
+// last is the last line: what serve ended with.
+func (l *lastLines) last() string {
+	text := l.String()
+	return strings.TrimPrefix(text[strings.LastIndexByte(text, '\n')+1:], "inspect: ")
 }
