@@ -8,7 +8,7 @@ BIN := bin/inspect
 SQLC := go tool -modfile=tools/go.mod sqlc
 STATICCHECK := go tool -modfile=tools/go.mod staticcheck
 
-.PHONY: setup build demo test lint generate drift clean
+.PHONY: setup build demo test bench lint generate drift clean
 
 setup:
 	@.ci/setup
@@ -20,8 +20,14 @@ build:
 demo: setup build
 	@$(BIN) demo $(ARGS)
 
-test: setup
+test:
+	@.ci/setup tests
 	go test -timeout 15m ./...
+
+# What a user waits for, each as a ratio or against a direct way in one run.
+bench:
+	@.ci/setup tests
+	go test -run '^$$' -bench . -benchtime 50x ./envs/gateway/... ./envs/harness/opencode/...
 
 lint:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt would change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

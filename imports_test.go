@@ -37,6 +37,8 @@ var only = map[string]string{
 	"github.com/bradleyfalzon/ghinstallation/v2": "app/github",
 	"github.com/hashicorp/nomad/api":             "scheduler/nomad",
 	"github.com/buildkite/go-buildkite/v3":       "checks/buildkite",
+	"github.com/stripe/smokescreen":              "envs/egress",
+	"github.com/stripe/goproxy":                  "envs/egress",
 }
 
 type pkg struct {

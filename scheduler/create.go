@@ -28,10 +28,13 @@ type NewSession struct {
 	ContextDigest  string
 	BaseBranch     string
 	BaseSHA        string
-	EnvironmentID  string // of EnsureEnvironment
-	Spec           spec.Spec
-	SpecSource     string // ".inspect.yml" or "detected from go.mod"
-	Priority       int    // higher goes first; zero is usual
+	// InstructionsSHA is the commit of the default branch whose AGENTS.md the
+	// agent is given; empty: BaseSHA.
+	InstructionsSHA string
+	EnvironmentID   string // of EnsureEnvironment
+	Spec            spec.Spec
+	SpecSource      string // ".inspect.yml" or "detected from go.mod"
+	Priority        int    // higher goes first; zero is usual
 }
 
 // Create adds a session to the queue in the caller's transaction; the look at
@@ -55,6 +58,10 @@ func (s *Scheduler) Create(ctx context.Context, tx *storage.Tx, n NewSession) (s
 		Priority: int32(n.Priority), CreatedAt: now, Deadline: now.Add(s.times.Queue), NextCheckAt: now,
 	})
 	if err != nil {
+		return storage.Session{}, fmt.Errorf("creating a session: %w", err)
+	}
+	row.Budget, row.InstructionsSha = int64(n.Spec.Limits.Budget), n.InstructionsSHA
+	if err := tx.Q().SetSessionMeans(ctx, storage.SetSessionMeansParams{ID: row.ID, Budget: row.Budget, InstructionsSha: row.InstructionsSha}); err != nil {
 		return storage.Session{}, fmt.Errorf("creating a session: %w", err)
 	}
 	e, err := ownEvent(0, EventCreated, now, map[string]any{

@@ -79,6 +79,7 @@ func (s *Scheduler) refresh(ctx context.Context, q *storage.Queries, env storage
 		Snapshot: snap.ID, Environment: env.ID, Generation: int(snap.Generation),
 		Remote: wire.Remote{RepositoryID: repo.ID, URL: s.o.CloneURL(repo), Branch: branch},
 		Commit: commit, ConfigDigest: env.ConfigDigest, Setup: sp.Setup,
+		Services: wireServices(sp.Services), Load: sp.Data.Load, Egress: sp.Egress,
 		Limits: wireLimits(sp.Limits), Timeout: s.times.Refresh,
 	}
 	return s.addWork(ctx, q, node.Name, wire.WorkRefresh, "refresh:"+snap.ID, wire.Work{Refresh: &work})

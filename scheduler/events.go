@@ -148,6 +148,16 @@ func (in *intake) read(e wire.Event) (json.RawMessage, error) {
 		typed = new(wire.Note)
 	case wire.EventRestore:
 		typed = new(wire.Restored)
+	case wire.EventMessage:
+		typed = new(wire.Message)
+	case wire.EventTool:
+		typed = new(wire.Tool)
+	case wire.EventPrompt:
+		typed = new(wire.Prompted)
+	case wire.EventEgress:
+		typed = new(wire.Egress)
+	case wire.EventService:
+		typed = new(wire.ServiceState)
 	default:
 		return nil, errKind
 	}

@@ -34,6 +34,8 @@ func judge(o wire.Outcome, sp spec.Spec) verdict {
 		return verdict{Stopped, orWords(o.Reason, ReasonStopped), orWords(o.Words, "The work was stopped.")}
 	case wire.OutcomeTimedOut:
 		return verdict{TimedOut, orWords(o.Reason, ReasonTimeout), orWords(o.Words, "The work was not over in time.")}
+	case wire.OutcomeOverBudget:
+		return verdict{OverBudget, orWords(o.Reason, ReasonBudget), orWords(o.Words, "The budget was used up.")}
 	case wire.OutcomeInfrastructure:
 		return verdict{"", o.Reason, orWords(o.Words, "the machine could not do the work")}
 	default:
@@ -124,7 +126,7 @@ func (s *Scheduler) stepPublish(ctx context.Context, sess storage.Session) error
 	defer cancel()
 	p, err := s.o.Effects.Publish(pctx, sess)
 	if err == nil {
-		err = p.check()
+		err = p.check(s.o.NoForge)
 	}
 	switch {
 	case errors.Is(err, ErrPermanent):
@@ -141,7 +143,11 @@ func (s *Scheduler) stepPublish(ctx context.Context, sess storage.Session) error
 		return err
 	}
 	r := p.Receipt
-	_, err = s.apply(ctx, sess, change{to: Delivered, words: "Delivered as " + r.URL + ".",
+	where := r.URL
+	if s.o.NoForge {
+		where = "the branch " + r.Branch
+	}
+	_, err = s.apply(ctx, sess, change{to: Delivered, words: "Delivered as " + where + ".",
 		with: func(q *storage.Queries, row *storage.Session) error {
 			return q.SetSessionReceipt(ctx, storage.SetSessionReceiptParams{
 				ID: row.ID, Receipt: pqtype.NullRawMessage{RawMessage: encode(r), Valid: true},
@@ -151,15 +157,18 @@ func (s *Scheduler) stepPublish(ctx context.Context, sess storage.Session) error
 	return err
 }
 
-// check refuses what is not a proof: success is only reported with one.
-func (p Published) check() error {
+// check refuses what is not a proof: success is only reported with one. Where
+// there is no forge there is no pull request to prove it with.
+func (p Published) check(noForge bool) error {
 	switch {
 	case (p.Receipt == nil) == (p.Refusal == nil):
 		return errors.New("publishing brought neither a receipt nor a refusal")
 	case p.Refusal != nil && !(p.Refusal.State == Failed || p.Refusal.State == NoChange || p.Refusal.State == Stopped):
 		return fmt.Errorf("a refusal cannot end as %s", p.Refusal.State)
-	case p.Receipt != nil && (p.Receipt.Branch == "" || p.Receipt.HeadSHA == "" || p.Receipt.PullRequest <= 0):
-		return errors.New("the receipt lacks the branch, the head or the pull request")
+	case p.Receipt != nil && (p.Receipt.Branch == "" || p.Receipt.HeadSHA == ""):
+		return errors.New("the receipt lacks the branch or the head")
+	case p.Receipt != nil && noForge != (p.Receipt.PullRequest == 0) || p.Receipt != nil && p.Receipt.PullRequest < 0:
+		return errors.New("the receipt lacks the pull request, or has one where there is no forge")
 	}
 	return nil
 }

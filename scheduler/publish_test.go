@@ -44,6 +44,21 @@ func TestPublishing(t *testing.T) {
 	}
 }
 
+// Without a forge, and only then, a receipt needs no pull request.
+func TestReceiptWithoutForge(t *testing.T) {
+	branch := Published{Receipt: &Receipt{Branch: "inspect/x", HeadSHA: "h"}}
+	pull := Published{Receipt: &Receipt{Branch: "inspect/x", HeadSHA: "h", PullRequest: 1}}
+	for _, c := range []struct {
+		p       Published
+		noForge bool
+		ok      bool
+	}{{branch, true, true}, {branch, false, false}, {pull, false, true}, {pull, true, false}, {Published{Receipt: &Receipt{Branch: "b"}}, true, false}} {
+		if err := c.p.check(c.noForge); (err == nil) != c.ok {
+			t.Errorf("%+v, no forge %v: %v", *c.p.Receipt, c.noForge, err)
+		}
+	}
+}
+
 func TestLostAnswersRepeatNoEffect(t *testing.T) {
 	w := newWorld(t)
 	s := w.scheduler()

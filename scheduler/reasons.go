@@ -18,6 +18,7 @@ const (
 	ReasonNothingVerified   = "nothing_verified"   // no verify command ran
 	ReasonVerifyFailed      = "verify_failed"      // one of them failed
 	ReasonNoBundle          = "no_bundle"          // a result was announced and not uploaded
+	ReasonBudget            = "budget"             // the model calls used it up
 	ReasonPublishTimeout    = "publish_timeout"    // GitHub could not be reached for too long
 	ReasonPublishRefused    = "publish_refused"    // GitHub refuses for good
 )

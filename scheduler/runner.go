@@ -82,13 +82,19 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 		Repository: repo.Owner + "/" + repo.Name, RepositoryID: repo.ID,
 		BaseBranch: sess.BaseBranch, BaseSHA: sess.BaseSha,
 		SnapshotID: snap.ID, SnapshotCommit: snap.CommitSha, Environment: sess.EnvironmentID,
-		Prompt: sess.Prompt, Harness: wire.Harness{Kind: sp.Harness.Kind, Label: sp.Harness.Name()}, Setup: sp.Setup, Limits: wireLimits(sp.Limits),
+		Prompt: sess.Prompt, InstructionsSHA: sess.InstructionsSha, Harness: wire.Harness{Kind: sp.Harness.Kind, Label: sp.Harness.Name()}, Setup: sp.Setup, Limits: wireLimits(sp.Limits),
 		AuthorName: s.o.AuthorName, AuthorEmail: s.o.AuthorEmail,
 		WorkDeadline: a.WorkDeadline, EndDeadline: a.Deadline,
 	}
 	if sp.Harness.Command != "" {
 		out.Harness.Command = []string{"sh", "-c", sp.Harness.Command}
 	}
+	if out.Harness.Model = sp.Harness.Model; out.Harness.Model != "" && s.o.ModelAPI != nil {
+		if out.Harness.API, err = s.o.ModelAPI(sp.Harness.Model, sp.Harness.Kind); err != nil {
+			return wire.Spec{}, refuse(codeBadRequest, "%v", err)
+		}
+	}
+	out.Services, out.Egress = wireServices(sp.Services), sp.DeclaredEgress()
 	for _, v := range sp.Verify {
 		out.Verify = append(out.Verify, wire.Verify{Name: v.Name, Run: v.Run, Report: v.Report})
 	}
@@ -98,19 +104,31 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 	} else if !storage.IsMissing(err) {
 		return wire.Spec{}, err
 	}
-	if out.WorkGrant, err = s.grant(sess, a, out.Limits, wire.PurposeWork); err != nil {
+	if out.WorkGrant, err = s.grant(sess, a, out, wire.PurposeWork); err != nil {
 		return wire.Spec{}, err
 	}
-	out.VerifyGrant, err = s.grant(sess, a, out.Limits, wire.PurposeVerify)
+	out.VerifyGrant, err = s.grant(sess, a, out, wire.PurposeVerify)
 	return out, err
 }
 
-func (s *Scheduler) grant(sess storage.Session, a storage.Attempt, limits wire.Limits, purpose string) (string, error) {
+// sockets are the ways out that a sandbox of a purpose gets: the model only
+// for the agent, the egress proxy only where the environment declares it.
+func sockets(sp wire.Spec, purpose string) (out []string) {
+	if purpose == wire.PurposeWork && sp.Harness.Model != "" {
+		out = append(out, wire.SocketModel)
+	}
+	if len(sp.Egress) > 0 {
+		out = append(out, wire.SocketEgress)
+	}
+	return out
+}
+
+func (s *Scheduler) grant(sess storage.Session, a storage.Attempt, sp wire.Spec, purpose string) (string, error) {
 	return wire.SignGrant(s.o.GrantKey, wire.Grant{
 		Verbs: []string{wire.VerbRestore, wire.VerbSandbox, wire.VerbDiscard},
 		Node:  a.Node, Session: sess.ID, Generation: int(a.Generation), Purpose: purpose,
 		Environment: sess.EnvironmentID, Snapshot: a.SnapshotID, RepositoryID: sess.RepositoryID,
-		Limits: limits, PeerUID: s.o.RunnerUID, Expires: a.Deadline.Add(tokenSlack),
+		Limits: sp.Limits, PeerUID: s.o.RunnerUID, Sockets: sockets(sp, purpose), Expires: a.Deadline.Add(tokenSlack),
 	})
 }
 
@@ -216,7 +234,8 @@ var (
 // checkOutcome bounds what a runner says about its attempt.
 func checkOutcome(o *wire.Outcome) error {
 	switch o.Kind {
-	case wire.OutcomeVerified, wire.OutcomeNoChange, wire.OutcomeFailed, wire.OutcomeStopped, wire.OutcomeTimedOut, wire.OutcomeInfrastructure:
+	case wire.OutcomeVerified, wire.OutcomeNoChange, wire.OutcomeFailed, wire.OutcomeStopped, wire.OutcomeTimedOut,
+		wire.OutcomeOverBudget, wire.OutcomeInfrastructure:
 	default:
 		return refuse(codeBadRequest, "%.40q is no outcome", o.Kind)
 	}
@@ -224,8 +243,8 @@ func checkOutcome(o *wire.Outcome) error {
 	switch {
 	case !reasonName.MatchString(o.Reason):
 		return refuse(codeBadRequest, "the reason is not a code")
-	case !blankOr(sumName, o.Bundle), !blankOr(objectName, o.Tip), !blankOr(objectName, o.Tree):
-		return refuse(codeBadRequest, "bundle, tip or tree is not a hash")
+	case !blankOr(sumName, o.Bundle), !blankOr(objectName, o.Tip), !blankOr(objectName, o.Tree), !blankOr(sumName, o.Instructions):
+		return refuse(codeBadRequest, "bundle, tip, tree or instructions is not a hash")
 	case len(o.Results) > 100:
 		return refuse(codeBadRequest, "more than 100 verification results")
 	}

@@ -45,6 +45,14 @@ type Options struct {
 	// CloneURL is the address nodes fetch a repository from, without credentials.
 	CloneURL func(r storage.Repository) string
 
+	// NoForge: results are branches of repositories on this machine. A receipt
+	// without a pull request proves a delivery only then.
+	NoForge bool
+
+	// ModelAPI says which API a kind of harness is to speak for a model. nil:
+	// there is no model gateway.
+	ModelAPI func(model, harness string) (string, error)
+
 	// AuthorName and AuthorEmail are what commits inside sandboxes are made with.
 	AuthorName, AuthorEmail string // zero: "Inspect", "inspect@localhost"
 }

@@ -245,6 +245,24 @@ type Intent struct {
 	CreatedAt    time.Time
 }
 
+type ModelCall struct {
+	ID               int64
+	SessionID        string
+	Generation       int32
+	Model            string
+	Priced           bool
+	Reserved         int64
+	Input            int64
+	State            string
+	Cost             int64
+	InputTokens      int64
+	CacheReadTokens  int64
+	CacheWriteTokens int64
+	OutputTokens     int64
+	StartedAt        time.Time
+	SettledAt        sql.NullTime
+}
+
 type Node struct {
 	Name      string
 	TokenHash []byte
@@ -277,55 +295,59 @@ type Repository struct {
 }
 
 type Session struct {
-	ID             string
-	InstallationID int64
-	RepositoryID   int64
-	IssueNumber    int32
-	IntentKey      string
-	RequesterID    int64
-	RequesterLogin string
-	Title          string
-	Request        string
-	Prompt         string
-	ContextDigest  string
-	BaseBranch     string
-	BaseSha        string
-	EnvironmentID  string
-	Spec           json.RawMessage
-	SpecSource     string
-	State          SessionState
-	Reason         string
-	Words          string
-	QueueReason    string
-	StopAt         sql.NullTime
-	StopBy         string
-	StopWords      string
-	Priority       int32
-	Version        int64
-	Generation     int32
-	SnapshotID     string
-	Node           string
-	Outcome        pqtype.NullRawMessage
-	Receipt        pqtype.NullRawMessage
-	CommentID      int64
-	CommentDigest  string
-	CommentAt      sql.NullTime
-	CheckRunID     int64
-	Branch         string
-	HeadSha        string
-	PullRequest    int32
-	EventsCount    int64
-	EventsHead     []byte
-	CreatedAt      time.Time
-	StateAt        time.Time
-	StartedAt      sql.NullTime
-	FinishedAt     sql.NullTime
-	ReportedAt     sql.NullTime
-	EffectTries    int32
-	ReportTries    int32
-	ReportAfter    sql.NullTime
-	Deadline       time.Time
-	NextCheckAt    time.Time
+	ID              string
+	InstallationID  int64
+	RepositoryID    int64
+	IssueNumber     int32
+	IntentKey       string
+	RequesterID     int64
+	RequesterLogin  string
+	Title           string
+	Request         string
+	Prompt          string
+	ContextDigest   string
+	BaseBranch      string
+	BaseSha         string
+	EnvironmentID   string
+	Spec            json.RawMessage
+	SpecSource      string
+	State           SessionState
+	Reason          string
+	Words           string
+	QueueReason     string
+	StopAt          sql.NullTime
+	StopBy          string
+	StopWords       string
+	Priority        int32
+	Version         int64
+	Generation      int32
+	SnapshotID      string
+	Node            string
+	Outcome         pqtype.NullRawMessage
+	Receipt         pqtype.NullRawMessage
+	CommentID       int64
+	CommentDigest   string
+	CommentAt       sql.NullTime
+	CheckRunID      int64
+	Branch          string
+	HeadSha         string
+	PullRequest     int32
+	EventsCount     int64
+	EventsHead      []byte
+	CreatedAt       time.Time
+	StateAt         time.Time
+	StartedAt       sql.NullTime
+	FinishedAt      sql.NullTime
+	ReportedAt      sql.NullTime
+	EffectTries     int32
+	ReportTries     int32
+	ReportAfter     sql.NullTime
+	Deadline        time.Time
+	NextCheckAt     time.Time
+	Budget          int64
+	Spent           int64
+	Held            int64
+	InstructionsSha string
 }
 
 type Snapshot struct {

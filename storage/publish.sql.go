@@ -8,6 +8,7 @@ package storage
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"time"
 
 	"github.com/sqlc-dev/pqtype"
@@ -155,6 +156,83 @@ func (q *Queries) EffectByKey(ctx context.Context, key string) (Effect, error) {
 	return i, err
 }
 
+const egressAllowed = `-- name: EgressAllowed :one
+SELECT count(*)::bigint AS connections FROM events
+WHERE session_id = $1 AND kind = 'egress' AND data->'allowed' = 'true'
+`
+
+func (q *Queries) EgressAllowed(ctx context.Context, sessionID string) (int64, error) {
+	row := q.db.QueryRowContext(ctx, egressAllowed, sessionID)
+	var connections int64
+	err := row.Scan(&connections)
+	return connections, err
+}
+
+const egressRefused = `-- name: EgressRefused :many
+SELECT COALESCE(e.data->>'host', '')::text AS host, COALESCE(e.data->>'port', '')::text AS port,
+  COALESCE(e.data->>'command', '')::text AS command, (COALESCE(e.data->>'noise', '') = 'true')::boolean AS noise,
+  COALESCE(e.seq > v.seq, false)::boolean AS verification,
+  COALESCE(min(e.data->>'reason'), '')::text AS reason, count(*)::bigint AS times,
+  (count(*) OVER ())::bigint AS destinations
+FROM events e LEFT JOIN (
+  SELECT p.generation, min(p.seq) AS seq FROM events p
+  WHERE p.session_id = $1 AND p.kind = 'phase' AND p.data->>'phase' = 'verifying' GROUP BY p.generation
+) v ON v.generation = e.generation
+WHERE e.session_id = $1 AND e.kind = 'egress' AND e.data->'allowed' = 'false' AND e.data->>'host' <> ''
+GROUP BY 1, 2, 3, 4, 5
+ORDER BY 4, count(*) DESC, 1, 2, 3, 5
+LIMIT $2
+`
+
+type EgressRefusedParams struct {
+	SessionID string
+	AtMost    int32
+}
+
+type EgressRefusedRow struct {
+	Host         string
+	Port         string
+	Command      string
+	Noise        bool
+	Verification bool
+	Reason       string
+	Times        int64
+	Destinations int64
+}
+
+// What was refused, the agent's and verification's first, then by how often.
+func (q *Queries) EgressRefused(ctx context.Context, arg EgressRefusedParams) ([]EgressRefusedRow, error) {
+	rows, err := q.db.QueryContext(ctx, egressRefused, arg.SessionID, arg.AtMost)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []EgressRefusedRow
+	for rows.Next() {
+		var i EgressRefusedRow
+		if err := rows.Scan(
+			&i.Host,
+			&i.Port,
+			&i.Command,
+			&i.Noise,
+			&i.Verification,
+			&i.Reason,
+			&i.Times,
+			&i.Destinations,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const endEffect = `-- name: EndEffect :exec
 UPDATE effects SET state = 'done', result = $1, done_at = $2::timestamptz WHERE key = $3
 `
@@ -218,6 +296,78 @@ func (q *Queries) KeepEvidence(ctx context.Context, arg KeepEvidenceParams) erro
 	return err
 }
 
+const lastAction = `-- name: LastAction :one
+SELECT kind, data FROM events
+WHERE session_id = $1 AND seq > $2::bigint AND (kind = 'tool' OR kind = 'command' AND data->>'step' LIKE 'verify:%')
+ORDER BY seq DESC LIMIT 1
+`
+
+type LastActionParams struct {
+	SessionID string
+	After     int64
+}
+
+type LastActionRow struct {
+	Kind string
+	Data json.RawMessage
+}
+
+// The last tool call of the agent or verify command, among the events after a number.
+func (q *Queries) LastAction(ctx context.Context, arg LastActionParams) (LastActionRow, error) {
+	row := q.db.QueryRowContext(ctx, lastAction, arg.SessionID, arg.After)
+	var i LastActionRow
+	err := row.Scan(&i.Kind, &i.Data)
+	return i, err
+}
+
+const modelUse = `-- name: ModelUse :one
+
+SELECT count(*) FILTER (WHERE c.state = 'reported')::bigint AS reported,
+  COALESCE(sum(c.cost) FILTER (WHERE c.state = 'reported'), 0)::bigint AS cost,
+  COALESCE(sum(c.input_tokens + c.cache_read_tokens + c.cache_write_tokens) FILTER (WHERE c.state = 'reported'), 0)::bigint AS input_tokens,
+  COALESCE(sum(c.output_tokens) FILTER (WHERE c.state = 'reported'), 0)::bigint AS output_tokens,
+  count(*) FILTER (WHERE c.nothing)::bigint AS failed,
+  count(*) FILTER (WHERE c.state <> 'reported' AND NOT c.nothing)::bigint AS unreported,
+  COALESCE(sum(CASE WHEN c.state = 'open' THEN c.reserved ELSE c.cost END) FILTER (WHERE c.state <> 'reported'), 0)::bigint AS unreported_cost,
+  count(*) FILTER (WHERE NOT c.priced AND NOT c.nothing)::bigint AS unpriced
+FROM (
+  SELECT id, session_id, generation, model, priced, reserved, input, state, cost, input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, started_at, settled_at, state = 'unreported' AND cost = 0 AND input_tokens + cache_read_tokens + cache_write_tokens + output_tokens = 0 AS nothing
+  FROM model_calls WHERE session_id = $1
+) c
+`
+
+type ModelUseRow struct {
+	Reported       int64
+	Cost           int64
+	InputTokens    int64
+	OutputTokens   int64
+	Failed         int64
+	Unreported     int64
+	UnreportedCost int64
+	Unpriced       int64
+}
+
+// What a session used and tried, from its events. Their data is only looked
+// at, never converted, so that no event can break a page.
+// What a session's model calls came to. Those the provider refused came to
+// nothing at all; of others that it did not report, the cost is an estimate, and
+// of those going on what is held for them.
+func (q *Queries) ModelUse(ctx context.Context, sessionID string) (ModelUseRow, error) {
+	row := q.db.QueryRowContext(ctx, modelUse, sessionID)
+	var i ModelUseRow
+	err := row.Scan(
+		&i.Reported,
+		&i.Cost,
+		&i.InputTokens,
+		&i.OutputTokens,
+		&i.Failed,
+		&i.Unreported,
+		&i.UnreportedCost,
+		&i.Unpriced,
+	)
+	return i, err
+}
+
 const newestBundle = `-- name: NewestBundle :one
 SELECT session_id, generation, turn, sha256, bytes, tip, created_at FROM bundles WHERE session_id = $1 ORDER BY generation DESC, created_at DESC, turn DESC LIMIT 1
 `
@@ -274,7 +424,7 @@ func (q *Queries) PublishPlace(ctx context.Context, id int64) (PublishPlaceRow, 
 
 const publishSession = `-- name: PublishSession :one
 
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at FROM sessions WHERE id = $1
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha FROM sessions WHERE id = $1
 `
 
 // Sessions, as publishing and reporting see them. None of this moves a state,
@@ -332,6 +482,10 @@ func (q *Queries) PublishSession(ctx context.Context, id string) (Session, error
 		&i.ReportAfter,
 		&i.Deadline,
 		&i.NextCheckAt,
+		&i.Budget,
+		&i.Spent,
+		&i.Held,
+		&i.InstructionsSha,
 	)
 	return i, err
 }
@@ -465,4 +619,34 @@ type SetSessionPushedParams struct {
 func (q *Queries) SetSessionPushed(ctx context.Context, arg SetSessionPushedParams) error {
 	_, err := q.db.ExecContext(ctx, setSessionPushed, arg.ID, arg.Branch, arg.HeadSha)
 	return err
+}
+
+const toolCounts = `-- name: ToolCounts :one
+SELECT count(*)::bigint AS calls,
+  count(*) FILTER (WHERE e.data->>'command' <> '')::bigint AS commands,
+  count(*) FILTER (WHERE e.data->>'command' <> '' AND (e.data->'failed' = 'true' OR e.data->>'exit_code' <> '0'))::bigint AS failed_commands,
+  (SELECT count(DISTINCT f.path) FROM events t
+    CROSS JOIN LATERAL jsonb_array_elements_text(CASE jsonb_typeof(t.data->'files') WHEN 'array' THEN t.data->'files' ELSE '[]' END) AS f (path)
+    WHERE t.session_id = $1 AND t.kind = 'tool')::bigint AS files
+FROM events e WHERE e.session_id = $1 AND e.kind = 'tool'
+`
+
+type ToolCountsRow struct {
+	Calls          int64
+	Commands       int64
+	FailedCommands int64
+	Files          int64
+}
+
+// What the agent did, as its harness told it.
+func (q *Queries) ToolCounts(ctx context.Context, sessionID string) (ToolCountsRow, error) {
+	row := q.db.QueryRowContext(ctx, toolCounts, sessionID)
+	var i ToolCountsRow
+	err := row.Scan(
+		&i.Calls,
+		&i.Commands,
+		&i.FailedCommands,
+		&i.Files,
+	)
+	return i, err
 }

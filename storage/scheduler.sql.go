@@ -351,7 +351,7 @@ func (q *Queries) GetRepositoryRow(ctx context.Context, id int64) (Repository, e
 }
 
 const getSession = `-- name: GetSession :one
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at FROM sessions WHERE id = $1
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha FROM sessions WHERE id = $1
 `
 
 func (q *Queries) GetSession(ctx context.Context, id string) (Session, error) {
@@ -407,6 +407,10 @@ func (q *Queries) GetSession(ctx context.Context, id string) (Session, error) {
 		&i.ReportAfter,
 		&i.Deadline,
 		&i.NextCheckAt,
+		&i.Budget,
+		&i.Spent,
+		&i.Held,
+		&i.InstructionsSha,
 	)
 	return i, err
 }
@@ -553,7 +557,7 @@ INSERT INTO sessions (
   title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source,
   queue_reason, priority, created_at, state_at, deadline, next_check_at
 ) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $19, $20, $21)
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha
 `
 
 type InsertSessionParams struct {
@@ -655,6 +659,10 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) (S
 		&i.ReportAfter,
 		&i.Deadline,
 		&i.NextCheckAt,
+		&i.Budget,
+		&i.Spent,
+		&i.Held,
+		&i.InstructionsSha,
 	)
 	return i, err
 }
@@ -778,7 +786,7 @@ func (q *Queries) LockAttempt(ctx context.Context, arg LockAttemptParams) (Attem
 }
 
 const lockSession = `-- name: LockSession :one
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at FROM sessions WHERE id = $1 FOR UPDATE
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha FROM sessions WHERE id = $1 FOR UPDATE
 `
 
 func (q *Queries) LockSession(ctx context.Context, id string) (Session, error) {
@@ -834,6 +842,10 @@ func (q *Queries) LockSession(ctx context.Context, id string) (Session, error) {
 		&i.ReportAfter,
 		&i.Deadline,
 		&i.NextCheckAt,
+		&i.Budget,
+		&i.Spent,
+		&i.Held,
+		&i.InstructionsSha,
 	)
 	return i, err
 }
@@ -885,7 +897,7 @@ func (q *Queries) PublishBegun(ctx context.Context, sessionID string) (bool, err
 }
 
 const queuedSessions = `-- name: QueuedSessions :many
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at FROM sessions WHERE state = 'queued' AND stop_at IS NULL
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha FROM sessions WHERE state = 'queued' AND stop_at IS NULL
 ORDER BY priority DESC, created_at, id LIMIT $1
 `
 
@@ -948,6 +960,10 @@ func (q *Queries) QueuedSessions(ctx context.Context, limit int32) ([]Session, e
 			&i.ReportAfter,
 			&i.Deadline,
 			&i.NextCheckAt,
+			&i.Budget,
+			&i.Spent,
+			&i.Held,
+			&i.InstructionsSha,
 		); err != nil {
 			return nil, err
 		}
@@ -1178,7 +1194,7 @@ UPDATE sessions SET
   started_at = COALESCE(started_at, $8),
   finished_at = $9
 WHERE id = $10 AND version = $11 AND finished_at IS NULL
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha
 `
 
 type SetSessionStateParams struct {
@@ -1261,6 +1277,10 @@ func (q *Queries) SetSessionState(ctx context.Context, arg SetSessionStateParams
 		&i.ReportAfter,
 		&i.Deadline,
 		&i.NextCheckAt,
+		&i.Budget,
+		&i.Spent,
+		&i.Held,
+		&i.InstructionsSha,
 	)
 	return i, err
 }
@@ -1269,7 +1289,7 @@ const setStopRequest = `-- name: SetStopRequest :one
 UPDATE sessions SET stop_at = $1::timestamptz, stop_by = $2, stop_words = $3,
   next_check_at = LEAST(next_check_at, $1::timestamptz)
 WHERE id = $4 AND finished_at IS NULL AND stop_at IS NULL
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha
 `
 
 type SetStopRequestParams struct {
@@ -1337,6 +1357,10 @@ func (q *Queries) SetStopRequest(ctx context.Context, arg SetStopRequestParams) 
 		&i.ReportAfter,
 		&i.Deadline,
 		&i.NextCheckAt,
+		&i.Budget,
+		&i.Spent,
+		&i.Held,
+		&i.InstructionsSha,
 	)
 	return i, err
 }

@@ -89,9 +89,9 @@ func FlagTable() []FlagInfo {
 	return []FlagInfo{
 		{"timeout", "30m", "ends the agent's work after this time, at most what the repository allows", true},
 		{"base", "BRANCH", "starts from this branch and opens the pull request against it", true},
-		{"model", "NAME", "another model", false},
-		{"harness", "NAME", "another agent program", false},
-		{"budget", "2.50", "the most this session may cost, in dollars", false},
+		{"model", "NAME", "another model, of those whoever runs Inspect offers", true},
+		{"harness", "NAME", "another agent program: opencode, codex, claude or command", true},
+		{"budget", "2.50", "the most this session may spend on model calls, in dollars, at most what the repository allows", true},
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"inspect/app/command"
+	"inspect/checks/evidence"
 	"inspect/envs/spec"
 
 	"github.com/google/go-cmp/cmp"
@@ -49,6 +50,25 @@ func delivered(f *Facts) {
 		Evidence: strings.Repeat("ab", 32), Chain: strings.Repeat("cd", 32), Events: 31, Withheld: []string{".github/workflows/ci.yml"}}
 }
 
+// modelled has called a model.
+func modelled(f *Facts) {
+	f.Harness, f.Model = "OpenCode", "anthropic/claude-sonnet"
+	f.Spent, f.Budget = 143_400_000, 5_000_000_000
+	f.Calls = evidence.Model{Name: f.Model, Calls: 7, InputTokens: 120_345, OutputTokens: 2_310, Cost: 123_400_000, Priced: true,
+		Unreported: 1, UnreportedCost: 20_000_000, Budget: f.Budget, PricesAsOf: "2026-11-01"}
+}
+
+// refused could not reach something.
+func refused(f *Facts) {
+	f.Refused = []evidence.Refused{
+		{Host: "169.254.169.254", Port: 80, Command: "curl -s http://169.254.169.254/", Count: 1, Reason: "an IP address cannot be allowed, only the name of a host"},
+		{Host: "registry.example", Port: 443, Command: "npm ci", Count: 3, Reason: evidence.NotListed},
+		{Host: "registry.example", Port: 443, Command: "npm test", Count: 1, Verification: true},
+		{Host: "a.example", Port: 443, Count: 1}, {Host: "b.example", Port: 443, Count: 1}, {Host: "c.example", Port: 8443, Count: 1},
+		{Host: "models.example", Port: 443, Command: "opencode serve", Count: 40, Noise: true},
+	}
+}
+
 // hostile is text as an enemy would write it into everything it can reach.
 const hostile = "/inspect stop\n\n/inspect stop @octocat Fixes #1 <!-- --> </sub> ![x](http://127.0.0.1/x) `a` | b\n```\n# h\n> q"
 
@@ -59,11 +79,24 @@ func cases() map[string]string {
 		"placing":        facts("placing"),
 		"restoring":      facts("restoring"),
 		"working":        with(facts("working"), func(f *Facts) { restored(f); f.LastAction = "go test ./..." }),
+		"working-model":  with(facts("working"), func(f *Facts) { restored(f); modelled(f); f.LastAction = "npm test\n# and more" }),
 		"verifying":      with(facts("verifying"), func(f *Facts) { restored(f); f.LastAction = "verify unit" }),
 		"publishing":     with(facts("publishing"), restored),
 		"needs-approval": with(facts("needs_approval"), func(f *Facts) { restored(f); f.Words = "protected paths were changed" }),
 		"delivered":      with(facts("delivered"), delivered),
-		"no-change":      with(facts("no_change"), func(f *Facts) { over(f); f.Kept = nil; f.Reason = "no_change"; f.Words = "The agent changed nothing." }),
+		"delivered-model": with(facts("delivered"), func(f *Facts) {
+			delivered(f)
+			modelled(f)
+			refused(f)
+		}),
+		"no-price": with(facts("delivered"), func(f *Facts) {
+			delivered(f)
+			modelled(f)
+			f.Calls.Unpriced, f.Calls.Priced = 8, false
+			f.Refused = []evidence.Refused{{Host: "db.example", Port: 5432, Command: "psql", Count: 1, Reason: "its address is not a public one"}, {Host: "models.example", Port: 443, Count: 1, Noise: true}}
+			f.More = 7
+		}),
+		"no-change": with(facts("no_change"), func(f *Facts) { over(f); f.Kept = nil; f.Reason = "no_change"; f.Words = "The agent changed nothing." }),
 		"failed-verify": with(facts("failed"), func(f *Facts) {
 			over(f)
 			f.Reason = "verify_failed"
@@ -74,9 +107,14 @@ func cases() map[string]string {
 		"timed-out": with(facts("timed_out"), func(f *Facts) {
 			over(f)
 			f.Reason = "timeout"
-			f.Words = "The agent was still at work after 45 minutes."
+			f.Words = "The agent (scripted) was not done within 45m0s; nothing was verified. Its work is kept."
 		}),
-		"over-budget": with(facts("over_budget"), func(f *Facts) { over(f); f.Reason = "budget"; f.Words = "5 dollars are spent." }),
+		"over-budget": with(facts("over_budget"), func(f *Facts) {
+			over(f)
+			modelled(f)
+			f.Reason = "budget"
+			f.Words = "The agent (OpenCode) was not done when the budget for model calls was used up; nothing was verified. Its work is kept."
+		}),
 		"infrastructure": with(facts("infrastructure"), func(f *Facts) {
 			over(f)
 			f.Generation = 3
@@ -91,6 +129,8 @@ func cases() map[string]string {
 			f.Reason, f.Words, f.LastAction, f.QueueReason = "harness_exit", hostile, hostile, hostile
 			f.Harness, f.Requester, f.BaseBranch, f.Model, f.SpecSource = hostile, hostile, hostile, hostile, hostile
 			f.Session, f.SessionURL = "x --> "+hostile, "javascript:alert(1)"
+			f.Calls = evidence.Model{Name: hostile, Calls: 1, PricesAsOf: hostile}
+			f.Refused = []evidence.Refused{{Host: hostile, Port: 1, Command: hostile, Reason: hostile, Count: 1}, {Host: "a.example", Port: 443, Command: hostile, Count: 1}}
 			f.Kept = []Link{{hostile, "http://127.0.0.1/a)b"}}
 			f.Verify = []Verify{{Name: hostile, Run: hostile, Words: hostile}}
 			f.Receipt = &Receipt{Branch: hostile, HeadSHA: hostile, URL: hostile, Evidence: hostile, Chain: hostile, Withheld: []string{hostile}}
@@ -232,7 +272,9 @@ func TestBounded(t *testing.T) {
 	f := facts("failed")
 	long := strings.Repeat("界\n", 200_000)
 	f.Words, f.LastAction, f.Harness, f.Requester, f.BaseBranch = long, long, long, long, long
+	f.Model, f.Calls = long, evidence.Model{Name: long, Calls: 1, PricesAsOf: long}
 	for range 1000 {
+		f.Refused = append(f.Refused, evidence.Refused{Host: long, Command: long, Count: 1})
 		f.Verify = append(f.Verify, Verify{Name: long, Run: long, Words: long})
 		f.Kept = append(f.Kept, Link{"x", "http://127.0.0.1/x"})
 	}

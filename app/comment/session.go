@@ -5,7 +5,9 @@ import (
 	"strings"
 	"time"
 
+	"inspect/checks/evidence"
 	"inspect/checks/redact"
+	"inspect/checks/render"
 )
 
 // MaxBytes of a comment. GitHub refuses a body of more than 65,536 characters;
@@ -22,15 +24,23 @@ type Facts struct {
 	Reason      string // code of an end, "verify_failed"
 	Words       string // the same for people, plain text
 	QueueReason string // why it waits, plain text
-	LastAction  string // what happened last, plain text, e.g. a command line
+	LastAction  string // what the agent or verification did last, plain text, e.g. a command line
 
 	Requester  string // login; shown without a mention
 	Harness    string // label of the agent program, e.g. "scripted"
-	Model      string
+	Model      string // of the agent, as the gateway knows it
 	SpecSource string // ".inspect.yml" or "detected from go.mod"
 	BaseBranch string
 	BaseSHA    string
 	Generation int // attempts so far
+
+	// Spent of Budget while the session goes on, and at its end what the model
+	// calls came to. Money is in billionths of a US dollar.
+	Spent, Budget int64
+	Calls         evidence.Model
+
+	Refused []evidence.Refused // what the agent or verification could not reach
+	More    int64              // further ones
 
 	Snapshot *Snapshot
 	Verify   []Verify
@@ -93,6 +103,8 @@ func Render(f Facts) string {
 	writeReceipt(&b, f)
 	writeVerify(&b, f.Verify)
 	writeKept(&b, f)
+	writeRefused(&b, f)
+	writeCost(&b, f)
 	writeProvenance(&b, f)
 	writeFooter(&b, f)
 	return redact.Cut(b.String(), MaxBytes)
@@ -100,46 +112,13 @@ func Render(f Facts) string {
 
 // title of a state, without a full stop.
 func title(state string) string {
-	switch state {
-	case "queued":
-		return "Queued"
-	case "placing":
-		return "Looking for a machine"
-	case "restoring":
-		return "Restoring the environment"
-	case "working":
-		return "Working"
-	case "verifying":
-		return "Verifying in a second, clean clone"
-	case "publishing":
-		return "Publishing"
-	case "needs_approval":
-		return "Waiting for approval"
-	case "delivered":
-		return "Delivered"
-	case "no_change":
-		return "Nothing to deliver"
-	case "failed":
-		return "Failed"
-	case "stopped":
-		return "Stopped"
-	case "timed_out":
-		return "Out of time"
-	case "over_budget":
-		return "Over budget"
-	case "infrastructure":
-		return "Not done: the machinery failed, not the work"
+	if t := render.StateOf(state).Title; t != "" {
+		return t
 	}
 	return "In state " + redact.Code(state)
 }
 
-func ended(state string) bool {
-	switch state {
-	case "delivered", "no_change", "failed", "stopped", "timed_out", "over_budget", "infrastructure":
-		return true
-	}
-	return false
-}
+func ended(state string) bool { return render.StateOf(state).Ended }
 
 // clause completes the first line.
 func clause(f Facts) string {
@@ -153,7 +132,7 @@ func clause(f Facts) string {
 	case ended(f.State) && f.Reason != "":
 		return " (" + redact.Code(f.Reason) + ")."
 	case !ended(f.State) && f.LastAction != "":
-		return ", last: " + redact.Code(redact.Cut(f.LastAction, 300))
+		return ", last: " + redact.Code(redact.Cut(f.LastAction, 160))
 	}
 	return "."
 }
@@ -211,14 +190,68 @@ func writeKept(b *strings.Builder, f Facts) {
 	b.WriteString(".\n")
 }
 
+// writeRefused names what could not be reached, first what would be if it were
+// declared.
+func writeRefused(b *strings.Builder, f Facts) {
+	var add, never []*evidence.Refused
+	seen := map[string]*evidence.Refused{}
+	for _, r := range f.Refused {
+		if r.Noise {
+			continue
+		}
+		at := r.Address()
+		if d := seen[at]; d != nil {
+			d.Count += r.Count
+			continue
+		}
+		d := r
+		seen[at] = &d
+		if d.Addable() {
+			add = append(add, &d)
+		} else {
+			never = append(never, &d)
+		}
+	}
+	all := append(add, never...)
+	if len(all) == 0 {
+		return
+	}
+	const most = 4
+	var out []string
+	for _, d := range all[:min(len(all), most)] {
+		out = append(out, redact.Code(redact.Cut(d.Address(), 120))+render.Asked(*d)+fmt.Sprintf(" ×%d", d.Count))
+	}
+	more := f.More
+	if f.Refused[len(f.Refused)-1].Noise { // noise comes last: what follows is noise too
+		more = 0
+	}
+	if n := int64(len(all)-len(out)) + more; n > 0 {
+		out = append(out, fmt.Sprintf("%d more", n))
+	}
+	b.WriteString("\nRefused on the way out: " + strings.Join(out, ", ") + ".")
+	if len(add) > 0 {
+		b.WriteString(" Add it to `egress` in `.inspect.yml` if it should be allowed.")
+	}
+	b.WriteString("\n")
+}
+
+func writeCost(b *strings.Builder, f Facts) {
+	if c := render.Cost(f.Calls); c != "" && ended(f.State) {
+		b.WriteString("\nCost: " + plain(c) + ".\n")
+	}
+}
+
 func writeProvenance(b *strings.Builder, f Facts) {
 	var parts []string
 	if f.Harness != "" {
 		agent := "Agent: *" + plain(redact.Cut(f.Harness, 60)) + "*"
 		if f.Model != "" {
-			agent += " with " + redact.Code(f.Model)
+			agent += " with " + redact.Code(redact.Cut(f.Model, 120))
 		}
 		parts = append(parts, agent)
+	}
+	if f.Model != "" && f.Generation > 0 && !ended(f.State) {
+		parts = append(parts, "spent so far: "+plain(render.Spent(f.Spent, f.Budget)))
 	}
 	if f.SpecSource != "" {
 		parts = append(parts, "environment: "+source(f.SpecSource))
@@ -241,10 +274,7 @@ func writeProvenance(b *strings.Builder, f Facts) {
 }
 
 func (s *Snapshot) words() string {
-	w := "snapshot of " + redact.Code(short(s.Commit))
-	if s.Age > 0 {
-		w += ", " + duration(s.Age) + " old"
-	}
+	w := "snapshot of " + redact.Code(short(s.Commit)) + ", " + render.Age(s.Age)
 	switch {
 	case s.Drift == 1:
 		w += ", 1 commit behind"
@@ -252,7 +282,7 @@ func (s *Snapshot) words() string {
 		w += fmt.Sprintf(", %d commits behind", s.Drift)
 	}
 	if s.Restore > 0 {
-		w += ", restored in " + duration(s.Restore)
+		w += ", restored in " + render.Duration(s.Restore)
 	}
 	if s.Sandbox != "" {
 		w += ", in " + plain(s.Sandbox)
@@ -283,7 +313,7 @@ func writeFooter(b *strings.Builder, f Facts) {
 		}
 	}
 	if !f.Finished.IsZero() && f.Finished.After(f.Created) {
-		parts = append(parts, "took "+duration(f.Finished.Sub(f.Created)))
+		parts = append(parts, "took "+render.Duration(f.Finished.Sub(f.Created)))
 	}
 	if !ended(f.State) {
 		parts = append(parts, "to end it: `/inspect stop`")
@@ -347,21 +377,6 @@ func cut(s string, n int) string {
 		return s[:n]
 	}
 	return s
-}
-
-// duration in the unit a person would use.
-func duration(d time.Duration) string {
-	switch {
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	case d < time.Hour:
-		return fmt.Sprintf("%d min %d s", int(d.Minutes()), int(d.Seconds())%60)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%d days", int(d.Hours()/24))
 }
 
 // ident keeps what ids are made of, so that a marker cannot be broken out of.

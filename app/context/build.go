@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"inspect/checks/redact"
+	"inspect/envs/spec"
+	"inspect/envs/wire"
 )
 
 // Bounds, in bytes of UTF-8.
@@ -40,9 +42,39 @@ type Facts struct {
 
 	BaseBranch string
 	BaseSHA    string
-	Setup      []string // commands the environment was prepared with
-	Verify     []Verify
-	Timeout    time.Duration
+	Place
+}
+
+// Place is where the agent works and what its work is held to.
+type Place struct {
+	Setup    []string // commands the environment was prepared with
+	Services []Service
+	Egress   []string // what can be reached, as in .inspect.yml
+	Verify   []Verify
+	Timeout  time.Duration
+	Budget   string // of model calls, for people; empty: none is kept
+	Local    bool   // there is no forge: the result is a branch in somebody's clone
+}
+
+// Service that runs in the sandbox.
+type Service struct {
+	Name string
+	Port int // 0: not said
+}
+
+// PlaceOf is the place that an environment's spec describes.
+func PlaceOf(s spec.Spec) Place {
+	p := Place{Setup: s.Setup, Egress: s.DeclaredEgress(), Timeout: s.Limits.Timeout}
+	if s.Harness.Model != "" {
+		p.Budget = s.Limits.Budget.String()
+	}
+	for _, v := range s.Services {
+		p.Services = append(p.Services, Service{Name: v.Name, Port: v.Port})
+	}
+	for _, v := range s.Verify {
+		p.Verify = append(p.Verify, Verify{Name: v.Name, Run: v.Run})
+	}
+	return p
 }
 
 // Comment of someone who may write to the repository.
@@ -72,7 +104,8 @@ func Build(f Facts) Built {
 	var b strings.Builder
 	fmt.Fprintf(&b, "You work on the repository %s, checked out in /workspace on branch inspect/work at commit %s of %s.\n",
 		line(f.Repository, 200), line(f.BaseSHA, 64), line(f.BaseBranch, 200))
-	b.WriteString(rules(f))
+	b.WriteString(rules(f.Place))
+	b.WriteString(wire.InstructionsMark)
 	b.WriteString("\n# The request\n\n")
 	fence := newFence(f)
 	if request := clean(f.Request, MaxRequest); strings.TrimSpace(request) != "" {
@@ -105,39 +138,61 @@ func Build(f Facts) Built {
 }
 
 // rules say what the sandbox can do and how the result is taken and judged.
-func rules(f Facts) string {
+func rules(p Place) string {
 	var b strings.Builder
+	messages := "go into the pull request"
+	passing := "A draft pull request is opened only if they pass"
+	if p.Local {
+		messages = "are shown with the result"
+		passing = "Your work becomes a branch only if they pass"
+	}
 	b.WriteString(`
 # Where you are
 
 - A disposable sandbox: you are alone in it and may change anything. It is thrown away afterwards.
-- There is no network but loopback, and there are no credentials. Nothing can be pushed, downloaded or asked of GitHub from here.
+- There are no credentials. Nothing can be pushed to or asked of GitHub from here.
 `)
-	if len(f.Setup) > 0 {
-		b.WriteString("- The environment was prepared with these commands: " + commands(f.Setup) + "\n")
+	if len(p.Egress) == 0 {
+		b.WriteString("- There is no network but loopback: nothing can be downloaded.\n")
+	} else {
+		b.WriteString("- There is no network but loopback and, through the proxy that is set in the environment: " + line(strings.Join(p.Egress, ", "), 2000) + ". Whatever else is asked for is refused and told to people.\n")
 	}
-	if f.Timeout > 0 {
-		fmt.Fprintf(&b, "- You have %s. Commit as you go: what is committed survives an interruption.\n", f.Timeout.Round(time.Second))
+	if len(p.Setup) > 0 {
+		b.WriteString("- The environment was prepared with these commands: " + commands(p.Setup) + "\n")
+	}
+	for _, s := range p.Services {
+		at := ""
+		if s.Port > 0 {
+			at = fmt.Sprintf(" on 127.0.0.1:%d", s.Port)
+		}
+		fmt.Fprintf(&b, "- The service %s runs%s; its data is yours to change.\n", line(s.Name, 60), at)
+	}
+	if p.Timeout > 0 {
+		budget := ""
+		if p.Budget != "" {
+			budget = " and " + p.Budget + " for model calls"
+		}
+		fmt.Fprintf(&b, "- You have %s%s. You are told when 80 %% of it is used; at the end you are cut off.\n", p.Timeout.Round(time.Second), budget)
 	}
 	b.WriteString(`
 # How your work is taken
 
-- Commit to the branch you are on. What you leave uncommitted is committed for you.
+- Commit to the branch you are on, as you go: work is taken whenever you end a turn and about once a minute, and what is committed survives an interruption. What you leave uncommitted at the end is committed for you.
 - Do not switch the branch, rewrite the history before the commit above, or delete .git.
-- Your commit messages go into the pull request: say what changes and why. Mention no people and close no issues in them.
+- Your commit messages ` + messages + `: say what changes and why. Mention no people and close no issues in them.
 - Change only what the request needs. Files under .github/ cannot be delivered from here.
 - If nothing needs to be changed, change nothing.
 `)
 	b.WriteString("\n# How it is judged\n\n")
-	if len(f.Verify) == 0 {
+	if len(p.Verify) == 0 {
 		b.WriteString("Nothing is run.\n")
 		return b.String()
 	}
 	b.WriteString("In a second, clean copy with your commits applied these commands are run, and each must succeed:\n\n")
-	for _, v := range f.Verify {
+	for _, v := range p.Verify {
 		fmt.Fprintf(&b, "- %s: %s\n", line(v.Name, 100), redact.Code(line(v.Run, 1000)))
 	}
-	b.WriteString("\nRun them yourself before you finish. A draft pull request is opened only if they pass; a person decides about merging it.\n")
+	b.WriteString("\nRun them yourself before you finish. " + passing + "; a person decides about merging it.\n")
 	return b.String()
 }
 

@@ -20,7 +20,7 @@ func facts() Facts {
 	return Facts{
 		Repository: "octocat/hello", Issue: 3, Title: "Sum is wrong", Body: "1+1 gives 3.\r\n<!-- template -->\n```html\n<!-- shown -->\n```\n", Author: "hubot",
 		Requester: "octocat", BaseBranch: "main", BaseSHA: strings.Repeat("0123456789", 4),
-		Setup: []string{"go build ./..."}, Verify: []Verify{{"unit", "go test -json ./..."}}, Timeout: 45 * time.Minute,
+		Place: Place{Setup: []string{"go build ./..."}, Verify: []Verify{{"unit", "go test -json ./..."}}, Timeout: 45 * time.Minute},
 	}
 }
 
@@ -30,7 +30,10 @@ func TestGolden(t *testing.T) {
 	command.Request = "Fix Sum.\n\nDo not touch Product."
 	command.Comments = []Comment{{ID: 8, Author: "octocat", At: time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC), Body: "It began with 1.2."}}
 	command.Omitted = 2
-	for name, f := range map[string]Facts{"label": label, "command": command} {
+	rich := facts()
+	rich.Egress, rich.Budget = []string{"go", "*.internal.example:443"}, "$2.50"
+	rich.Services = []Service{{"postgres", 5432}, {"worker", 0}}
+	for name, f := range map[string]Facts{"label": label, "command": command, "rich": rich} {
 		t.Run(name, func(t *testing.T) {
 			got := Build(f).Prompt
 			file := filepath.Join("testdata", name+".txt")

@@ -16,10 +16,7 @@ func (in *Intake) brief(ctx context.Context, w *wish, env environment, base, bas
 		Repository: w.repo.Owner + "/" + w.repo.Name, Issue: w.issue.Number,
 		Title: w.issue.Title, Body: w.issue.Body, Author: w.issue.User.login(),
 		Request: w.command.Text, Requester: w.actor.Login,
-		BaseBranch: base, BaseSHA: baseSHA, Setup: env.spec.Setup, Timeout: env.spec.Limits.Timeout,
-	}
-	for _, v := range env.spec.Verify {
-		f.Verify = append(f.Verify, agent.Verify{Name: v.Name, Run: v.Run})
+		BaseBranch: base, BaseSHA: baseSHA, Place: agent.PlaceOf(env.spec),
 	}
 	// The comment that holds the command is one of those counted.
 	if w.issue.Comments > 1 || w.issue.Comments == 1 && w.kind == kindLabel {

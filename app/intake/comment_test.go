@@ -12,7 +12,7 @@ import (
 
 func TestCommandStartsSession(t *testing.T) {
 	w := setup(t, nil)
-	d := w.deliver("issue_comment", body(commented("Thanks!\n\n/inspect --timeout 10m --base release/1 fix the sum\nand its test")))
+	d := w.deliver("issue_comment", body(commented("Thanks!\n\n/inspect --timeout 10m --budget 2.50 --base release/1 fix the sum\nand its test")))
 	if d.Status != "done" || d.Note != "started" {
 		t.Fatalf("delivery %s: %s; replies %q", d.Status, d.Note, w.gh.replies())
 	}
@@ -24,8 +24,12 @@ func TestCommandStartsSession(t *testing.T) {
 		t.Errorf("the request is not in the prompt")
 	}
 	var sp spec.Spec
-	if err := json.Unmarshal(s.Spec, &sp); err != nil || sp.Limits.Timeout != 10*time.Minute {
-		t.Errorf("timeout %v, %v", sp.Limits.Timeout, err)
+	if err := json.Unmarshal(s.Spec, &sp); err != nil || sp.Limits.Timeout != 10*time.Minute || sp.Limits.Budget != spec.Dollar*5/2 || s.Budget != int64(spec.Dollar*5/2) {
+		t.Errorf("timeout %v, budget %v and %v, %v", sp.Limits.Timeout, sp.Limits.Budget, s.Budget, err)
+	}
+	// The base is a release branch, but instructions are the default branch's.
+	if s.InstructionsSha == "" || s.InstructionsSha == s.BaseSha {
+		t.Errorf("instructions of %q, base %q", s.InstructionsSha, s.BaseSha)
 	}
 	if w.gh.count("ReactComment 501 eyes") != 1 || w.gh.count("Comments") != 0 || len(w.gh.replies()) != 0 {
 		t.Errorf("calls %q", w.gh.calls)
@@ -35,10 +39,10 @@ func TestCommandStartsSession(t *testing.T) {
 func TestTimeoutIsBoundedByTheRepository(t *testing.T) {
 	w := setup(t, nil)
 	w.gh.files[".inspect.yml"] = goodSpec + "limits: {timeout: 5m}\n"
-	w.deliver("issue_comment", body(commented("/inspect --timeout 20h fix it")))
+	w.deliver("issue_comment", body(commented("/inspect --timeout 20h --budget 1000 fix it")))
 	var sp spec.Spec
-	if err := json.Unmarshal(w.one().Spec, &sp); err != nil || sp.Limits.Timeout != 5*time.Minute {
-		t.Errorf("timeout %v, %v", sp.Limits.Timeout, err)
+	if err := json.Unmarshal(w.one().Spec, &sp); err != nil || sp.Limits.Timeout != 5*time.Minute || sp.Limits.Budget != spec.Default().Limits.Budget {
+		t.Errorf("timeout %v, budget %v, %v", sp.Limits.Timeout, sp.Limits.Budget, err)
 	}
 }
 
@@ -95,9 +99,9 @@ func TestCommandReplies(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"near miss", "/inspect stpo", "`/inspect stop`"},
 		{"unknown flag", "/inspect --frob x fix it", "no flag `--frob`"},
-		{"model", "/inspect --model a/b fix it", "`--model` is not supported yet"},
-		{"harness", "/inspect --harness codex fix it", "`--harness` is not supported yet"},
-		{"budget", "/inspect --budget 2 fix it", "`--budget` is not supported yet"},
+		{"model", "/inspect --model a/b fix it", "has configured none"},
+		{"harness", "/inspect --harness codex fix it", "needs a model"},
+		{"no harness", "/inspect --harness emacs fix it", "the harnesses are `opencode`"},
 		{"no branch", "/inspect --base nope fix it", "no branch `nope`"},
 		{"retry", "/inspect retry", "`/inspect retry` is not supported yet"},
 		{"approve", "/inspect approve", "`/inspect approve` is not supported yet"},

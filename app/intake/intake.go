@@ -56,6 +56,10 @@ type Options struct {
 	Labels []string
 	// Harness works where a repository's file names none.
 	Harness spec.Harness
+	// Models says whether a kind of harness can work with a model, and which
+	// one that is; "" asks for the default. The error is for people. nil: there
+	// are no models.
+	Models func(kind, model string) (string, error)
 	// Prepare is how many repositories of one installation event get their
 	// environments prepared before anybody asks; 0 means none.
 	Prepare int

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"inspect/app/command"
 	"inspect/app/comment"
 	agent "inspect/app/context"
 	"inspect/app/github"
@@ -60,9 +59,6 @@ func (in *Intake) tryStart(ctx context.Context, w *wish) error {
 	case w.issue.Locked:
 		return &answer{comment.Closed("locked")}
 	}
-	if err := unsupported(w.command.Flags); err != nil {
-		return err
-	}
 	if w.kind == kindCommand {
 		if err := in.react(ctx, w); err != nil {
 			return err
@@ -94,30 +90,21 @@ func (in *Intake) tryStart(ctx context.Context, w *wish) error {
 	if t := w.command.Flags.Timeout; t > 0 {
 		env.spec.Limits.Timeout = min(env.spec.Limits.Timeout, t)
 	}
+	if cents := w.command.Flags.Budget; cents > 0 {
+		env.spec.Limits.Budget = min(env.spec.Limits.Budget, spec.Money(cents)*spec.Dollar/100)
+	}
+	var words string
+	switch env.spec.Harness, words = chooseHarness(w.command.Flags, env.spec.Harness, in.o.Harness, in.o.Models); {
+	case words != "":
+		return &answer{words}
+	case env.spec.Harness.Kind == "":
+		return &answer{comment.NoHarness()}
+	}
 	built, err := in.brief(ctx, w, env, base, baseSHA)
 	if err != nil {
 		return err
 	}
-	if env.spec.Harness.Command == "" {
-		env.spec.Harness = in.o.Harness
-	}
-	if env.spec.Harness.Command == "" {
-		return &answer{comment.NoHarness()}
-	}
 	return in.create(ctx, w, env, base, baseSHA, built)
-}
-
-// unsupported answers flags that nothing acts upon yet.
-func unsupported(f command.Flags) error {
-	switch {
-	case f.Model != "":
-		return &answer{comment.NotSupported("--model")}
-	case f.Harness != "":
-		return &answer{comment.NotSupported("--harness")}
-	case f.Budget != 0:
-		return &answer{comment.NotSupported("--budget")}
-	}
-	return nil
 }
 
 // create makes the session and ends the wish in one transaction, unless
@@ -147,7 +134,7 @@ func (in *Intake) create(ctx context.Context, w *wish, env environment, base, ba
 			InstallationID: w.installation.ID, RepositoryID: w.repo.ID, IssueNumber: w.issue.Number, IntentKey: w.key,
 			RequesterID: w.actor.ID, RequesterLogin: w.actor.Login,
 			Title: redact.OneLine(w.issue.Title, agent.MaxTitle), Request: request, Prompt: built.Prompt, ContextDigest: built.Digest,
-			BaseBranch: base, BaseSHA: baseSHA, EnvironmentID: id, Spec: env.spec, SpecSource: env.source,
+			BaseBranch: base, BaseSHA: baseSHA, InstructionsSHA: env.sha, EnvironmentID: id, Spec: env.spec, SpecSource: env.source,
 		})
 		if err != nil {
 			return err

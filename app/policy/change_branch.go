@@ -11,11 +11,17 @@ const maxSlug = 60
 
 // BranchName returns the name of a session's branch:
 // <prefix>/<issue>-<slug>-<session>. The slug is made of the title's ASCII
-// letters and digits; a title without any gives issue-<n>.
+// letters and digits; a title without any gives issue-<n>. A session without an
+// issue has <slug>-<session>, or work-<session>.
 func BranchName(prefix string, issue int, title, session string) string {
-	name := strconv.Itoa(issue) + "-" + slug(title)
-	if slug(title) == "" {
+	name := slug(title)
+	switch {
+	case issue == 0 && name == "":
+		name = "work"
+	case issue != 0 && name == "":
 		name = "issue-" + strconv.Itoa(issue)
+	case issue != 0:
+		name = strconv.Itoa(issue) + "-" + name
 	}
 	return prefix + "/" + name + "-" + session
 }

@@ -257,6 +257,11 @@ func TestBranchName(t *testing.T) {
 			t.Errorf("%q: %s", got, why)
 		}
 	}
+	for title, want := range map[string]string{"Add subtraction": "inspect/add-subtraction-abcdefgh23", "日本語": "inspect/work-abcdefgh23", "-x": "inspect/x-abcdefgh23"} {
+		if got := BranchName("inspect", 0, title, "abcdefgh23"); got != want || BadBranch(got, "inspect") != "" {
+			t.Errorf("without an issue %q: %q, want %q", title, got, want)
+		}
+	}
 	for _, bad := range []string{"main", "inspect", "inspect/", "other/x", "inspect/A", "inspect/a/b", "inspect/a..b", "inspect/a.lock", "inspect/.a", "inspect/-a", "inspect/a b", "inspect/a~1", "inspect/a\n", "refs/heads/inspect/a"} {
 		if BadBranch(bad, "inspect") == "" {
 			t.Errorf("%q is taken for a branch of ours", bad)
@@ -270,8 +275,10 @@ func FuzzBranchName(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, title string) {
 		name := BranchName("inspect", 1, title, "abcdefgh23")
-		if why := BadBranch(name, "inspect"); why != "" {
-			t.Fatalf("%q gives %q: %s", title, name, why)
+		for _, n := range []string{name, BranchName("inspect", 0, title, "abcdefgh23")} {
+			if why := BadBranch(n, "inspect"); why != "" {
+				t.Fatalf("%q gives %q: %s", title, n, why)
+			}
 		}
 		if len(name) > len("inspect/1--abcdefgh23")+maxSlug {
 			t.Fatalf("%q gives %d bytes", title, len(name))

@@ -28,6 +28,7 @@ import (
 type trusted struct {
 	dir    string
 	mirror string
+	local  bool // it is pushed to a repository of this machine
 }
 
 func newTrusted(dir, mirror string) (*trusted, error) {
@@ -37,7 +38,7 @@ func newTrusted(dir, mirror string) (*trusted, error) {
 			return nil, fmt.Errorf("make the repository to push from: %w", err)
 		}
 	}
-	return t, bareFiles(t.dir, mirror, 0o600)
+	return t, bareFiles(t.dir, mirror, mirror, 0o600)
 }
 
 // adopt copies the quarantined pack. What git in the sandbox left behind is

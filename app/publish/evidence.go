@@ -13,21 +13,27 @@ import (
 	"time"
 
 	"inspect/app/policy"
+	"inspect/app/tally"
 	"inspect/checks/evidence"
+	"inspect/checks/redact"
 	"inspect/envs/wire"
 	"inspect/storage"
 )
 
 // Names of evidence files.
 const (
-	FileManifest = "manifest.json"
-	FilePatch    = "change.patch"   // the whole change, secrets replaced
-	FileWithheld = "withheld.patch" // what GitHub refuses us
-	FileBundle   = "result.bundle"  // the work as the runner uploaded it
+	FileManifest     = "manifest.json"
+	FilePatch        = "change.patch"    // the whole change, secrets replaced
+	FileWithheld     = "withheld.patch"  // what GitHub refuses us
+	FileBundle       = "result.bundle"   // the work as the runner uploaded it
+	FileInstructions = "instructions.md" // the first prompt as the agent got it
 )
 
 // maxEvidenceFile bounds one file made here, in bytes.
 const maxEvidenceFile = wire.MaxBundleBytes + 1<<20
+
+// maxRefusedText bounds each text about a refused connection, in bytes.
+const maxRefusedText = 500
 
 // Kept is the evidence of a session.
 type Kept struct {
@@ -164,6 +170,9 @@ func (p *Publisher) keep(ctx context.Context, j *job, checks []evidence.Check, v
 	if err := p.known(ctx, j.session.ID, FileBundle, j.outcome.Bundle, add); err != nil {
 		return Kept{}, err
 	}
+	if err := p.known(ctx, j.session.ID, FileInstructions, j.outcome.Instructions, add); err != nil {
+		return Kept{}, err
+	}
 	for _, c := range checks {
 		for _, f := range []struct{ ext, sum string }{{".out", c.Stdout}, {".err", c.Stderr}} {
 			if err := p.known(ctx, j.session.ID, "verify-"+fileName(c.Name)+f.ext, f.sum, add); err != nil {
@@ -252,10 +261,14 @@ func (p *Publisher) manifest(ctx context.Context, j *job, checks []evidence.Chec
 	m := evidence.Manifest{
 		Version: evidence.ManifestVersion, Session: s.ID, Generation: int(s.Generation), Repository: j.repo.String(), Issue: int(s.IssueNumber),
 		BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha, Tip: j.outcome.Tip, Tree: j.outcome.Tree,
-		Verdict: verdict, Checks: p.clean(checks), SpecSource: s.SpecSource, ContextDigest: s.ContextDigest,
-		Times:   evidence.Times{Restore: t.Restore, Sync: t.Sync, Work: t.Work, VerifyRestore: t.VerifyRestore, Verify: t.Verify},
-		Harness: evidence.Harness{Kind: j.spec.Harness.Kind, Label: j.spec.Harness.Name()},
-		Change:  evidence.Change{Withheld: j.verdict.Withheld},
+		Verdict: verdict, Checks: p.clean(checks), SpecSource: s.SpecSource, ContextDigest: s.ContextDigest, Instructions: j.outcome.Instructions,
+		Times:       evidence.Times{Restore: t.Restore, Sync: t.Sync, Ready: t.Ready, Work: t.Work, VerifyRestore: t.VerifyRestore, Verify: t.Verify},
+		Harness:     evidence.Harness{Kind: j.spec.Harness.Kind, Label: j.spec.Harness.Name()},
+		Environment: evidence.Environment{Data: j.spec.Data.Provenance, Setup: len(j.spec.Setup)},
+		Change:      evidence.Change{Withheld: j.verdict.Withheld},
+	}
+	for _, v := range j.spec.Services {
+		m.Environment.Services = append(m.Environment.Services, v.Name)
 	}
 	for _, r := range j.verdict.Risks {
 		m.Risks = append(m.Risks, p.redactor.String(r))
@@ -275,7 +288,31 @@ func (p *Publisher) manifest(ctx context.Context, j *job, checks []evidence.Chec
 		return m, err
 	}
 	m.Snapshot, m.Sandbox = restored.Snapshot, restored.Sandbox
-	return m, nil
+	return m, p.tally(ctx, j, &m)
+}
+
+// tally adds what the session used and tried, without secrets.
+func (p *Publisher) tally(ctx context.Context, j *job, m *evidence.Manifest) (err error) {
+	q, s := p.db.Q(), j.session
+	if m.Agent, err = tally.Agent(ctx, q, s.ID); err != nil {
+		return err
+	}
+	if m.Model, err = tally.Model(ctx, q, s, j.spec); err != nil {
+		return err
+	}
+	if m.Model.Name != "" {
+		m.Model.PricesAsOf = p.pricesAsOf
+	}
+	if m.Egress, err = tally.Egress(ctx, q, s, j.spec); err != nil {
+		return err
+	}
+	for i := range m.Egress.Refused {
+		r := &m.Egress.Refused[i]
+		for _, text := range []*string{&r.Host, &r.Command, &r.Reason} {
+			*text = redact.Cut(p.redactor.String(*text), maxRefusedText)
+		}
+	}
+	return nil
 }
 
 // clean takes secrets out of what verification printed.

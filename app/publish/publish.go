@@ -51,8 +51,12 @@ type Options struct {
 	GitHub func(installation int64) GitHub
 	// CloneURL is where a repository is pushed to, without credentials.
 	CloneURL func(github.Repo) string
-	// Bot is the account commits are made by.
+	// Bot is the account commits are made by; unused where there is no forge.
 	Bot func(context.Context) (github.Bot, error)
+	// NoForge: results go to bare repositories of this machine, whose clone
+	// addresses are file:// ones. There are no tokens and no pull requests, and
+	// commits name no account.
+	NoForge bool
 	// Quarantine runs git over hostile data.
 	Quarantine Quarantine
 	// Mirrors is the directory of the bare mirrors, <repository id>.git each.
@@ -69,6 +73,8 @@ type Options struct {
 	Floor policy.Rules
 	// SessionURL is the address of a session's page; nil: none is written.
 	SessionURL func(session string) string
+	// PricesAsOf is the date of the table that model calls are priced by.
+	PricesAsOf string
 	// PushEnv is added to the environment of git push: proxies, CA files.
 	PushEnv  []string
 	Redactor *redact.Redactor // nil: patterns only
@@ -84,12 +90,14 @@ type Publisher struct {
 	github     func(int64) GitHub
 	cloneURL   func(github.Repo) string
 	bot        func(context.Context) (github.Bot, error)
+	noForge    bool
 	quarantine Quarantine
 	mirrors    string
 	fetch      func(context.Context, int64, string, string) error
 	workDir    string
 	floor      policy.Rules
 	sessionURL func(string) string
+	pricesAsOf string
 	pushEnv    []string
 	redactor   *redact.Redactor
 	clock      proc.Clock
@@ -103,12 +111,12 @@ const workPrefix = "publish-"
 
 // New checks the options and clears what an earlier process left in WorkDir.
 func New(o Options) (*Publisher, error) {
-	if o.DB == nil || o.Blobs == nil || o.GitHub == nil || o.CloneURL == nil || o.Bot == nil || o.Quarantine == nil || o.Mirrors == "" || o.WorkDir == "" {
+	if o.DB == nil || o.Blobs == nil || o.GitHub == nil || o.CloneURL == nil || o.Bot == nil && !o.NoForge || o.Quarantine == nil || o.Mirrors == "" || o.WorkDir == "" {
 		return nil, errors.New("publish: an option that is needed is missing")
 	}
 	p := &Publisher{
-		db: o.DB, blobs: o.Blobs, github: o.GitHub, cloneURL: o.CloneURL, bot: o.Bot, quarantine: o.Quarantine,
-		mirrors: o.Mirrors, fetch: o.Fetch, workDir: o.WorkDir, floor: o.Floor, sessionURL: o.SessionURL, pushEnv: o.PushEnv,
+		db: o.DB, blobs: o.Blobs, github: o.GitHub, cloneURL: o.CloneURL, bot: o.Bot, noForge: o.NoForge, quarantine: o.Quarantine,
+		mirrors: o.Mirrors, fetch: o.Fetch, workDir: o.WorkDir, floor: o.Floor, sessionURL: o.SessionURL, pricesAsOf: o.PricesAsOf, pushEnv: o.PushEnv,
 		redactor: orEmpty(o.Redactor), clock: o.Clock, log: o.Log,
 	}
 	if p.clock == nil {
@@ -156,8 +164,9 @@ type job struct {
 	verdict policy.Verdict
 }
 
-// Publish judges the session's bundle, pushes it and finds or creates the draft
-// pull request. It is idempotent: whatever an earlier try did is found again.
+// Publish judges the session's bundle, pushes it and, if there is a forge,
+// finds or creates the draft pull request. It is idempotent: whatever an
+// earlier try did is found again.
 func (p *Publisher) Publish(ctx context.Context, s storage.Session) (scheduler.Published, error) {
 	release, err := p.turns.Take(ctx, s.ID)
 	if err != nil {
@@ -208,6 +217,14 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 	if err := p.deliver(ctx, j, branch, head); err != nil {
 		return none, err
 	}
+	receipt := scheduler.Receipt{
+		Branch: branch, HeadSHA: head, Tree: tree,
+		Evidence: kept.Digest, EventsHead: hex.EncodeToString(j.session.EventsHead), EventsCount: j.session.EventsCount,
+		Withheld: j.verdict.Withheld,
+	}
+	if p.noForge {
+		return receipt, nil
+	}
 	pr, err := p.pullRequest(ctx, j, github.NewPullRequest{
 		Title: subject(p.redactor, j.session),
 		Body:  pullBody(p.redactor, j.session, kept.Manifest, j.verdict.Risks, head, kept.Digest, p.sessionURL(session)),
@@ -216,11 +233,8 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 	if err != nil {
 		return none, err
 	}
-	return scheduler.Receipt{
-		Branch: branch, HeadSHA: head, Tree: tree, PullRequest: pr.Number, URL: pr.URL,
-		Evidence: kept.Digest, EventsHead: hex.EncodeToString(j.session.EventsHead), EventsCount: j.session.EventsCount,
-		Withheld: j.verdict.Withheld,
-	}, nil
+	receipt.PullRequest, receipt.URL = pr.Number, pr.URL
+	return receipt, nil
 }
 
 // job reads the session as it is now.
@@ -419,19 +433,16 @@ type message struct {
 
 // makeCommit makes the commit to push in a fresh trusted repository.
 func (p *Publisher) makeCommit(ctx context.Context, j *job) (head, tree string, m message, err error) {
-	bot, err := p.bot(ctx)
+	by, err := p.author(ctx)
 	if err != nil {
-		// Whatever GitHub says here, it is not about this session's repository.
-		return "", "", m, fmt.Errorf("ask who the App is: %v", err)
+		return "", "", m, err
 	}
 	s := j.session
-	m = message{
-		text: commitMessage(p.redactor, s, j.im.Messages, p.sessionURL(s.ID)),
-		by:   identity(bot.Login, fmt.Sprintf("%d+%s@users.noreply.github.com", bot.ID, bot.Login)),
-	}
+	m = message{text: commitMessage(p.redactor, s, j.im.Messages, p.sessionURL(s.ID)), by: by}
 	if j.trusted, err = newTrusted(j.dir, j.mirror); err != nil {
 		return "", "", m, err
 	}
+	j.trusted.local = p.noForge
 	if err = j.trusted.adopt(j.cell.dir, j.im.Pack); err != nil {
 		return "", "", m, err
 	}
@@ -440,6 +451,19 @@ func (p *Publisher) makeCommit(ctx context.Context, j *job) (head, tree string, 
 	}
 	head, err = j.trusted.commit(ctx, tree, s.BaseSha, m.text, m.by, s.CreatedAt)
 	return head, tree, m, err
+}
+
+// author is who the commit is made by.
+func (p *Publisher) author(ctx context.Context) (Identity, error) {
+	if p.noForge {
+		return Identity{Name: "Inspect", Email: "inspect@localhost"}, nil
+	}
+	bot, err := p.bot(ctx)
+	if err != nil {
+		// Whatever GitHub says here, it is not about this session's repository.
+		return Identity{}, fmt.Errorf("ask who the App is: %v", err)
+	}
+	return identity(bot.Login, fmt.Sprintf("%d+%s@users.noreply.github.com", bot.ID, bot.Login)), nil
 }
 
 // mayPush asks again, at the last moment, whether the requester may write here

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"inspect/app/github"
 	"inspect/checks/redact"
 	"inspect/envs/proc"
+	"inspect/envs/wire"
 	"inspect/storage"
 )
 
@@ -42,7 +44,11 @@ func (t *trusted) push(ctx context.Context, remote, token, head, branch, expecte
 	defer cancel()
 	res, err := proc.Run(ctx, cmd)
 	r = orEmpty(r)
-	said := r.String(strings.ReplaceAll(string(res.Stderr), secret, redact.Mark))
+	said := string(res.Stderr)
+	if secret != "" {
+		said = strings.ReplaceAll(said, secret, redact.Mark)
+	}
+	said = r.String(said)
 	var exit *proc.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		if errors.Is(err, proc.ErrNotFound) {
@@ -56,24 +62,33 @@ func (t *trusted) push(ctx context.Context, remote, token, head, branch, expecte
 
 // pushCommand is the command of a push. The token stands, in the form that is
 // returned as secret, in the environment of that one process and nowhere else.
+// A push to a repository of this machine has none: secret is empty then.
 func (t *trusted) pushCommand(remote, token, head, branch, expected string, extra []string) (cmd proc.Command, secret string, err error) {
 	u, err := url.Parse(remote)
-	if err != nil || u.Host == "" || u.User != nil || (u.Scheme != "https" && u.Scheme != "http") {
-		return cmd, "", errors.New("the repository's clone address is not an http(s) address without credentials")
-	}
-	secret = base64.StdEncoding.EncodeToString([]byte("x-access-token:" + token))
 	config := slices.Concat(gitConfig, []string{
-		"protocol." + u.Scheme + ".allow=always",
-		"http." + u.Scheme + "://" + u.Host + "/.extraHeader=Authorization: Basic " + secret,
-		"http.followRedirects=false",
-		"http.lowSpeedLimit=1000",
-		"http.lowSpeedTime=30",
 		"credential.helper=",
 		"core.askPass=",
 		"push.followTags=false",
 		"push.recurseSubmodules=no",
 		"push.gpgSign=false",
 	})
+	switch {
+	case t.local:
+		if err != nil || u.Scheme != "file" || u.Host != "" || u.User != nil || !filepath.IsAbs(u.Path) {
+			return cmd, "", errors.New("the repository's clone address is not a file:// address of this machine")
+		}
+	case err != nil || u.Host == "" || u.User != nil || (u.Scheme != "https" && u.Scheme != "http"):
+		return cmd, "", errors.New("the repository's clone address is not an http(s) address without credentials")
+	default:
+		secret = base64.StdEncoding.EncodeToString([]byte("x-access-token:" + token))
+		config = append(config,
+			"http."+u.Scheme+"://"+u.Host+"/.extraHeader=Authorization: Basic "+secret,
+			"http.followRedirects=false",
+			"http.lowSpeedLimit=1000",
+			"http.lowSpeedTime=30",
+		)
+	}
+	config = append(config, "protocol."+u.Scheme+".allow=always")
 	ref := "refs/heads/" + branch
 	return proc.Command{
 		Argv: []string{"git", "push", "--porcelain", "--no-verify", "--force-with-lease=" + ref + ":" + expected, remote, head + ":" + ref},
@@ -205,11 +220,13 @@ func (p *Publisher) pushOnce(ctx context.Context, j *job, branch, head, expected
 	if err != nil || n != 1 {
 		return fmt.Errorf("record the push to %s: %w", branch, errors.Join(err, wantOne(n)))
 	}
-	token, err := j.github.PushToken(ctx, s.RepositoryID)
-	if err != nil {
-		return fmt.Errorf("mint a token for the push: %w", err)
+	var token wire.GitToken
+	if !p.noForge {
+		if token, err = j.github.PushToken(ctx, s.RepositoryID); err != nil {
+			return fmt.Errorf("mint a token for the push: %w", err)
+		}
+		p.redactor.Add(token.Token)
 	}
-	p.redactor.Add(token.Token)
 	end, words, err := j.trusted.push(ctx, p.cloneURL(j.repo), token.Token, head, branch, expected, p.pushEnv, p.redactor)
 	if err != nil {
 		return err

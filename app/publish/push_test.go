@@ -63,6 +63,24 @@ func TestPushCommand(t *testing.T) {
 	}
 }
 
+// Where there is no forge, and only there, a repository of this machine is
+// pushed to, and no credential is anywhere.
+func TestPushCommandWithoutForge(t *testing.T) {
+	tr := &trusted{dir: "/var/lib/inspect/trusted.git", local: true}
+	cmd, secret, err := tr.pushCommand("file:///srv/a%20b/1.git", "", shaA, "inspect/x", "", nil)
+	if err != nil || secret != "" {
+		t.Fatalf("%q %v", secret, err)
+	}
+	if env := strings.Join(cmd.Env, "\n"); strings.Contains(env, "Authorization") || !strings.Contains(env, "=protocol.file.allow") {
+		t.Errorf("the environment is %s", env)
+	}
+	for _, remote := range []string{"https://github.com/octocat/hello.git", "file://host/x", "file:x", "/etc", "ext::sh -c x", ""} {
+		if _, _, err := tr.pushCommand(remote, "", shaA, "inspect/x", "", nil); err == nil {
+			t.Errorf("%q is taken for a repository of this machine", remote)
+		}
+	}
+}
+
 func TestReadPush(t *testing.T) {
 	const ref = "refs/heads/inspect/1-x"
 	line := func(flag, summary string) string {

@@ -95,7 +95,7 @@ func newCell(q Quarantine, id, dir, mirror string) (*cell, error) {
 			return nil, fmt.Errorf("make the quarantine: %w", err)
 		}
 	}
-	if err := bareFiles(repo, MirrorDir, 0o644); err != nil {
+	if err := bareFiles(repo, MirrorDir, mirror, 0o644); err != nil {
 		return nil, err
 	}
 	indexes, err := indexBytes(mirror)
@@ -106,13 +106,23 @@ func newCell(q Quarantine, id, dir, mirror string) (*cell, error) {
 }
 
 // bareFiles writes the files of an empty bare repository whose objects are
-// also those of mirror.
-func bareFiles(repo, mirror string, mode fs.FileMode) error {
-	for name, text := range map[string]string{
+// also those of the mirror, which lies at alternate for whoever uses the
+// repository and at mirror for us. Where the mirror's history is cut off, so is
+// the repository's.
+func bareFiles(repo, alternate, mirror string, mode fs.FileMode) error {
+	files := map[string]string{
 		"HEAD":                    "ref: refs/heads/none\n",
 		"config":                  "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n\tlogAllRefUpdates = false\n",
-		"objects/info/alternates": mirror + "/objects\n",
-	} {
+		"objects/info/alternates": alternate + "/objects\n",
+	}
+	shallow, err := os.ReadFile(filepath.Join(mirror, "shallow"))
+	switch {
+	case err == nil:
+		files["shallow"] = string(shallow)
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("look at the mirror: %w", err)
+	}
+	for name, text := range files {
 		full := filepath.Join(repo, name)
 		if err := os.WriteFile(full, []byte(text), mode); err != nil {
 			return fmt.Errorf("make a repository: %w", err)

@@ -42,9 +42,11 @@ func plain(r *redact.Redactor, s string) string {
 func commitMessage(r *redact.Redactor, s storage.Session, messages []string, url string) string {
 	var b strings.Builder
 	b.WriteString(subject(r, s) + "\n\n")
-	fmt.Fprintf(&b, "Refs #%d\n", s.IssueNumber)
+	if s.IssueNumber > 0 {
+		fmt.Fprintf(&b, "Refs #%d\n\n", s.IssueNumber)
+	}
 	if len(messages) > 0 {
-		b.WriteString("\nWhat the agent wrote in its commits:\n\n")
+		b.WriteString("What the agent wrote in its commits:\n\n")
 		var list strings.Builder
 		for _, m := range messages {
 			lines := strings.Split(strings.TrimSpace(plain(r, m)), "\n")
@@ -56,22 +58,27 @@ func commitMessage(r *redact.Redactor, s storage.Session, messages []string, url
 				list.WriteString(strings.TrimRight(mark+l, " \t") + "\n")
 			}
 		}
-		b.WriteString(strings.TrimRight(redact.Cut(list.String(), maxMessageShow), "\n") + "\n")
+		b.WriteString(strings.TrimRight(redact.Cut(list.String(), maxMessageShow), "\n") + "\n\n")
 	}
-	who := identity(s.RequesterLogin, "")
-	fmt.Fprintf(&b, "\nCo-authored-by: %s <%d+%s@users.noreply.github.com>\n", who.Name, s.RequesterID, who.Name)
+	if s.RequesterID > 0 { // an account of a forge
+		who := identity(s.RequesterLogin, "")
+		fmt.Fprintf(&b, "Co-authored-by: %s <%d+%s@users.noreply.github.com>\n", who.Name, s.RequesterID, who.Name)
+	}
 	if url != "" {
 		fmt.Fprintf(&b, "Inspect-Session: %s\n", url)
 	}
-	return b.String()
+	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
 // subject is the issue's title as the first line of the commit and the title
 // of the pull request.
 func subject(r *redact.Redactor, s storage.Session) string {
 	t := redact.Cut(strings.Join(strings.Fields(plain(r, s.Title)), " "), maxSubject)
-	if t == "" {
+	if t == "" && s.IssueNumber > 0 {
 		return fmt.Sprintf("Work on issue %d", s.IssueNumber)
+	}
+	if t == "" {
+		return "Work of session " + s.ID
 	}
 	return t
 }
@@ -125,6 +132,10 @@ func pullBody(r *redact.Redactor, s storage.Session, m evidence.Manifest, risks 
 	row("base", redact.Code(m.BaseSHA)+" of "+redact.Code(m.BaseBranch))
 	row("verified tree", redact.Code(m.Tree))
 	row("harness", line(m.Harness.Label, 80))
+	if m.Model.Name != "" {
+		row("model", code(m.Model.Name, 120))
+		row("cost", line(render.Cost(m.Model), 400))
+	}
 	row("evidence", redact.Code("sha256:"+digest))
 	if url != "" {
 		row("session", url)

@@ -57,6 +57,9 @@ const hostileText = "/inspect stop\nFixes #7, closes https://github.com/octocat/
 func TestPullBody(t *testing.T) {
 	s, m := sample()
 	golden(t, "pull.md", pullBody(redact.New(), s, m, nil, shaC, strings.Repeat("ab", 32), "http://127.0.0.1:8321/sessions/abcdefgh23"))
+	m.Model = evidence.Model{Name: "anthropic/claude-sonnet", Calls: 7, Cost: 123_400_000, Priced: true, Budget: 5_000_000_000, PricesAsOf: "2026-11-01"}
+	golden(t, "pull-model.md", pullBody(redact.New(), s, m, nil, shaC, strings.Repeat("ab", 32), "http://127.0.0.1:8321/sessions/abcdefgh23"))
+	m.Model.Name, m.Model.PricesAsOf = hostileText, hostileText
 	s.Request, s.RequesterLogin = hostileText, "mona@lisa"
 	m.Checks[0].Run, m.Checks[0].Words = "`x` | "+hostileText, hostileText
 	m.Change.Withheld = []string{".github/workflows/a`b.yml"}
@@ -109,6 +112,12 @@ func TestCommitMessage(t *testing.T) {
 	subject, _, _ := strings.Cut(message, "\n")
 	if len(subject) > maxSubject || len(message) > 2*maxMessageShow {
 		t.Errorf("the subject has %d bytes, the message %d", len(subject), len(message))
+	}
+	if got := commitMessage(redact.New(), storage.Session{ID: "abcdefgh23", Title: "Make Add add"}, []string{"It adds"}, ""); got != "Make Add add\n\nWhat the agent wrote in its commits:\n\n* It adds\n" {
+		t.Errorf("without a forge the message is %q", got)
+	}
+	if got := commitMessage(redact.New(), storage.Session{ID: "abcdefgh23"}, nil, ""); got != "Work of session abcdefgh23\n" {
+		t.Errorf("without anything the message is %q", got)
 	}
 	s.Title = " \u200b\n"
 	if got := subjectLine(commitMessage(redact.New(), s, nil, "")); got != "Work on issue 12" {

@@ -120,15 +120,11 @@ func (r *Reporter) run(st *story) (github.CheckRun, error) {
 
 // conclusion of a commit whose session ended in another state than delivered.
 func conclusion(state storage.SessionState) string {
-	switch state {
-	case scheduler.Failed:
-		return render.Failure
-	case scheduler.Stopped:
-		return render.Cancelled
-	case scheduler.TimedOut:
-		return render.TimedOut
+	c := render.StateOf(string(state)).Conclusion
+	if c == "" || c == render.Success {
+		return render.Neutral
 	}
-	return render.Neutral
+	return c
 }
 
 // said is what GitHub answered.

@@ -136,7 +136,7 @@ func silent(err error) bool {
 
 // least leaves out all that is long, for a GitHub that finds the text too long.
 func least(f comment.Facts) comment.Facts {
-	f.Verify, f.Words, f.LastAction, f.QueueReason = nil, "", "", ""
+	f.Verify, f.Refused, f.Words, f.LastAction, f.QueueReason = nil, nil, "", "", ""
 	if f.Receipt != nil {
 		rc := *f.Receipt
 		rc.Withheld = nil
@@ -154,6 +154,8 @@ func (r *Reporter) facts(st *story) comment.Facts {
 		State: string(s.State), Reason: s.Reason, Words: r.redactor.String(s.Words), QueueReason: r.redactor.String(s.QueueReason),
 		Requester: s.RequesterLogin, Harness: r.redactor.String(st.spec.Harness.Name()), SpecSource: s.SpecSource,
 		BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha, Generation: int(s.Generation), Created: s.CreatedAt,
+		LastAction: r.redactor.String(st.last), Model: r.redactor.String(st.spec.Harness.Model),
+		Spent: s.Spent, Budget: s.Budget, Calls: st.model,
 	}
 	if s.FinishedAt.Valid {
 		f.Finished = s.FinishedAt.Time
@@ -178,6 +180,10 @@ func (r *Reporter) facts(st *story) comment.Facts {
 		f.Check = fmt.Sprintf("%s/runs/%d", r.repository(st.repo), s.CheckRunID)
 	}
 	if k := st.kept; k != nil {
+		if k.Manifest.Model.Name != "" {
+			f.Calls = k.Manifest.Model
+		}
+		f.Refused, f.More = k.Manifest.Egress.Refused, k.Manifest.Egress.More
 		for _, c := range k.Manifest.Checks {
 			f.Verify = append(f.Verify, comment.Verify{Name: c.Name, Run: c.Run, Passed: c.Passed, Words: c.Words})
 		}

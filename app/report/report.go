@@ -10,6 +10,8 @@ import (
 
 	"inspect/app/github"
 	"inspect/app/publish"
+	"inspect/app/tally"
+	"inspect/checks/evidence"
 	"inspect/checks/redact"
 	"inspect/envs/proc"
 	"inspect/envs/spec"
@@ -102,6 +104,8 @@ type story struct {
 	ended      bool
 	kept       *publish.Kept // of an end only, nil if there is no evidence
 	provenance publish.Provenance
+	last       string         // what the agent or verification did last, while it goes on
+	model      evidence.Model // what the model calls came to so far
 	repo       github.Repo
 	github     GitHub
 }
@@ -166,6 +170,14 @@ func (r *Reporter) read(ctx context.Context, session string) (st *story, open bo
 	}
 	if st.provenance, err = r.evidence.Provenance(ctx, s); err != nil {
 		return nil, false, err
+	}
+	if st.model, err = tally.Model(ctx, r.db.Q(), s, st.spec); err != nil {
+		return nil, false, err
+	}
+	if s.State == scheduler.Working || s.State == scheduler.Verifying {
+		if st.last, err = tally.LastAction(ctx, r.db.Q(), s); err != nil {
+			return nil, false, err
+		}
 	}
 	st.repo = github.Repo{ID: place.ID, Owner: place.Owner, Name: place.Name}
 	st.github = r.github(place.InstallationID)

@@ -16,6 +16,7 @@ import (
 	"inspect/checks/evidence"
 	"inspect/envs/proc"
 	"inspect/envs/spec"
+	"inspect/envs/wire"
 	"inspect/fixtures/githubd"
 	"inspect/scheduler"
 	"inspect/storage"
@@ -412,6 +413,8 @@ func TestEvidenceFailureIsToldLater(t *testing.T) {
 func TestPushedButNotDelivered(t *testing.T) {
 	for state, want := range map[storage.SessionState]string{
 		scheduler.Failed: "failure", scheduler.Stopped: "cancelled", scheduler.TimedOut: "timed_out", scheduler.Infrastructure: "neutral",
+		scheduler.OverBudget: "neutral", scheduler.NoChange: "neutral", "a state of tomorrow": "neutral",
+		scheduler.Delivered: "neutral", // success is said in one place only
 	} {
 		if got := conclusion(state); got != want {
 			t.Errorf("%s: %s, want %s", state, got, want)
@@ -438,6 +441,81 @@ func TestPushedButNotDelivered(t *testing.T) {
 			t.Errorf("sent %s", r.Body)
 		}
 	}
+}
+
+// A session with a model says while it runs what it does and has spent, and at
+// its end what it cost, what it could not reach and where its work is.
+func TestModelAndEgressAreTold(t *testing.T) {
+	w := newWorld(t)
+	pinned := spec.Default()
+	pinned.Harness = spec.Harness{Kind: spec.HarnessOpenCode, Model: "anthropic/claude-sonnet"}
+	sp, err := json.Marshal(pinned)
+	w.ok(err)
+	w.exec(`UPDATE sessions SET spec = $2, budget = 5000000000, spent = 143400000, events_count = 3 WHERE id = $1`, id, sp)
+	for i, e := range []struct {
+		kind string
+		data any
+	}{
+		{wire.EventTool, wire.Tool{Name: "bash", Command: "npm test --token ghs_" + strings.Repeat("a1B2", 9), Output: "1 failing"}},
+		{wire.EventCommand, wire.Command{Step: "bundle", Line: "git bundle create"}},
+		{wire.EventMessage, wire.Message{Text: "Now the tests pass."}},
+	} {
+		data, err := json.Marshal(e.data)
+		w.ok(err)
+		w.exec(`INSERT INTO events (session_id, seq, generation, number, kind, data, at, hash) VALUES ($1, $2, 1, $2, $3, $4, now(), '')`, id, i+1, e.kind, string(data))
+	}
+	w.to(scheduler.Working, "", "")
+	w.report()
+	w.only("**Working**, last: `npm test --token [redacted]`", "*opencode* with `anthropic/claude-sonnet`", "spent so far: \\$0.1434 of \\$5.00")
+
+	w.exec(`INSERT INTO model_calls (session_id, generation, model, priced, reserved, input, state, cost, started_at) VALUES ($1, 1, 'm', true, 9, 9, 'reported', 143400000, now())`, id)
+	w.kept.manifest = evidence.Manifest{
+		Model: evidence.Model{Name: "anthropic/claude-sonnet", Calls: 7, Cost: 123_400_000, Priced: true, Unreported: 1, UnreportedCost: 20_000_000, Budget: 5_000_000_000, PricesAsOf: "2026-11-01"},
+		Egress: evidence.Egress{Refused: []evidence.Refused{
+			{Host: "registry.example", Port: 443, Command: "npm ci", Reason: evidence.NotListed, Count: 3},
+			{Host: "models.example", Port: 443, Command: "opencode serve", Reason: evidence.NotListed, Count: 9, Noise: true},
+		}},
+		Files: []evidence.File{{Name: publish.FilePatch, SHA256: strings.Repeat("ee", 32)}, {Name: publish.FileInstructions, SHA256: strings.Repeat("dd", 32)}},
+	}
+	w.kept.err = errors.New("the store is away")
+	w.to(scheduler.OverBudget, scheduler.ReasonBudget, "The agent was not done when the budget for model calls was used up; nothing was verified. Its work is kept.")
+	if err := w.r.Report(context.Background(), w.session()); err == nil {
+		t.Error("the missing evidence was forgotten")
+	}
+	w.only("Over budget", "Cost: \\$0.1434 by the provider's numbers for 1 call") // from the ledger
+	w.kept.err = nil
+	w.report()
+	body := w.only("**Over budget** (`budget`).", "nothing was verified", "The work so far is kept: [patch](http://127.0.0.1:8321/sessions/"+id+"/files/",
+		"Refused on the way out: `registry.example:443` (`npm ci`) ×3. Add it to `egress` in `.inspect.yml` if it should be allowed.",
+		"Cost: \\$0.1234 by the provider's numbers for 7 calls; 1 further call, counted with \\$0.02, was never reported; budget \\$5.00; prices as of 2026-11-01.")
+	for _, never := range []string{"models.example", "spent so far", "last:"} {
+		if strings.Contains(body, never) {
+			t.Errorf("the comment has %q:\n%s", never, body)
+		}
+	}
+	if w.session().CheckRunID != 0 {
+		t.Error("a check run for a session that pushed nothing")
+	}
+}
+
+// While a verify command runs, the one before it is what happened last.
+func TestLastActionOfVerification(t *testing.T) {
+	w := newWorld(t)
+	w.exec(`UPDATE sessions SET events_count = 2 WHERE id = $1`, id)
+	w.exec(`INSERT INTO events (session_id, seq, generation, kind, data, at, hash) VALUES
+		($1, 1, 1, 'tool', '{"name": "edit", "title": "add.go"}', now(), ''), ($1, 2, 1, 'command', '{"step": "verify:lint", "line": "make lint"}', now(), '')`, id)
+	w.to(scheduler.Verifying, "", "")
+	w.report()
+	w.only("clean clone**, last: `make lint`")
+	w.exec(`DELETE FROM events WHERE seq = 2`)
+	w.exec(`UPDATE events SET data = '"broken"'`)
+	w.clock.Advance(Debounce)
+	w.to(scheduler.Publishing, "", "")
+	w.report()
+	w.to(scheduler.Working, "", "")
+	w.clock.Advance(Debounce)
+	w.report()
+	w.only("**Working**.")
 }
 
 func TestRateLimitSaysWhen(t *testing.T) {

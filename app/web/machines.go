@@ -42,6 +42,9 @@ type Machines interface {
 // MachinesOptions of the machines' API.
 type MachinesOptions struct {
 	Machines Machines
+	// Model serves /model/v1/, the model gateway; nil: there is none. It finds
+	// out who calls with RunnerOf.
+	Model http.Handler
 	// Healthy answers GET /healthz; nil is always healthy.
 	Healthy func(context.Context) error
 	Log     *slog.Logger // nil is slog.Default(). Neither headers nor bodies are logged.
@@ -82,6 +85,10 @@ func NewMachines(o MachinesOptions) http.Handler {
 	mux.HandleFunc("GET /runner/v1/directives", m.runner(m.directives))
 	mux.HandleFunc("POST /runner/v1/heartbeat", m.runner(m.beat))
 	mux.HandleFunc("POST /runner/v1/outcome", m.runner(m.outcome))
+
+	if o.Model != nil {
+		mux.Handle("/model/v1/", o.Model)
+	}
 
 	mux.HandleFunc("GET /node/v1/refs", m.node(m.refs))
 	mux.HandleFunc("GET /node/v1/work", m.node(m.nextWork))
@@ -138,29 +145,42 @@ func (m *machines) open(h handler) http.HandlerFunc {
 	}
 }
 
-// runner serves calls of a runner: bearer token, and identity headers that say
-// the same.
+// runner serves calls of a runner.
 func (m *machines) runner(h handler) http.HandlerFunc {
 	return m.open(func(c *call) (any, error) {
-		bearer, err := bearerOf(c.r)
-		if err != nil {
+		var err error
+		if c.run, err = RunnerOf(m.Machines, c.r); err != nil {
 			return nil, err
-		}
-		if c.run, err = m.Authenticate(c.r.Context(), bearer); err != nil {
-			return nil, err
-		}
-		if s := c.r.Header.Get(wire.HeaderSession); s != c.run.Session {
-			return nil, unauthorized("the token belongs to another session than the one in " + wire.HeaderSession)
-		}
-		g, err := strconv.Atoi(c.r.Header.Get(wire.HeaderGeneration))
-		if err != nil {
-			return nil, badRequest(wire.HeaderGeneration + " is not a number")
-		}
-		if g != c.run.Generation {
-			return nil, &wire.Error{Code: "stale_generation", Message: "the token belongs to another attempt than the one in " + wire.HeaderGeneration}
 		}
 		return h(c)
 	})
+}
+
+// RunnerOf finds out which runner sends a request: bearer token, and identity
+// headers that say the same. The error is a *wire.Error.
+func RunnerOf(m Machines, r *http.Request) (scheduler.Runner, error) {
+	if err := checkVersion(r); err != nil {
+		return scheduler.Runner{}, err
+	}
+	bearer, err := bearerOf(r)
+	if err != nil {
+		return scheduler.Runner{}, err
+	}
+	run, err := m.Authenticate(r.Context(), bearer)
+	if err != nil {
+		return run, err
+	}
+	if s := r.Header.Get(wire.HeaderSession); s != run.Session {
+		return run, unauthorized("the token belongs to another session than the one in " + wire.HeaderSession)
+	}
+	g, err := strconv.Atoi(r.Header.Get(wire.HeaderGeneration))
+	if err != nil {
+		return run, badRequest(wire.HeaderGeneration + " is not a number")
+	}
+	if g != run.Generation {
+		return run, &wire.Error{Code: "stale_generation", Message: "the token belongs to another attempt than the one in " + wire.HeaderGeneration}
+	}
+	return run, nil
 }
 
 // node serves calls of a node daemon.

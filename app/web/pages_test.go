@@ -10,13 +10,16 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/html"
 
 	"inspect/checks/evidence"
+	"inspect/checks/render"
 	"inspect/envs/proc"
 	"inspect/envs/spec"
 	"inspect/envs/wire"
@@ -112,6 +115,13 @@ func (s *site) delivered(id string) (stdout string) {
 		Change:   evidence.Change{Files: []evidence.ChangedFile{{Path: evil + ".go", Added: 3, Deleted: 1}, {Path: "logo.png", Added: -1, Deleted: -1}}, Added: 3, Deleted: 1},
 		Snapshot: evidence.Snapshot{ID: "snap-1", Commit: strings.Repeat("b", 40), Store: "dir", Age: time.Hour, Drift: true, Restore: 120 * time.Millisecond},
 		Harness:  evidence.Harness{Kind: "command", Label: "scripted"}, Sandbox: evidence.Sandbox{Tier: "bubblewrap 0.8.0", Limits: "enforced"},
+		Agent:        evidence.Agent{ToolCalls: 14, Commands: 6, FailedCommands: 1, FilesTouched: 3},
+		Model:        evidence.Model{Name: "anthropic/sonnet " + evil, Calls: 7, InputTokens: 120_345, OutputTokens: 2_310, Cost: 123_400_000, Priced: true, Budget: 5_000_000_000, PricesAsOf: "2026-11-01"},
+		Instructions: strings.Repeat("7", 64),
+		Egress: evidence.Egress{Declared: []string{"npm", "x" + evil}, Allowed: 12, More: 2, Refused: []evidence.Refused{
+			{Host: "registry.example", Port: 443, Command: "npm ci " + evil, Reason: evidence.NotListed, Count: 3},
+			{Host: "models.example", Port: 443, Command: "opencode serve", Count: 4, Noise: true},
+		}},
 	}
 	body, _, err := m.Encode()
 	if err != nil {
@@ -127,6 +137,8 @@ func (s *site) delivered(id string) (stdout string) {
 	outcome := wire.Outcome{Kind: "verified", Words: "done", Results: []wire.VerifyResult{{Name: "unit", Stdout: stdout}}, Times: wire.Times{Restore: 120 * time.Millisecond, Work: 2 * time.Second, Verify: 3 * time.Second}}
 	receipt := scheduler.Receipt{Branch: "inspect/12-x", HeadSHA: strings.Repeat("c", 40), Tree: strings.Repeat("d", 40), PullRequest: 13,
 		URL: "https://github.com/octocat/parcel/pull/13", Evidence: manifest, EventsHead: "ee", EventsCount: 9, Withheld: []string{".github/workflows/" + evil}}
+	pinned := spec.Spec{Harness: spec.Harness{Kind: "command", Label: "scripted"}, Services: []spec.Service{{Name: "postgres" + evil}}, Data: spec.Data{Provenance: "synthetic" + evil}}
+	s.sql(`UPDATE sessions SET spec = $2 WHERE id = $1`, id, s.json(pinned))
 	s.sql(`UPDATE sessions SET state = 'delivered', words = $2, generation = 1, outcome = $3, receipt = $4, branch = 'inspect/12-x', head_sha = $5,
 		pull_request = 13, check_run_id = 77, comment_id = 5, started_at = $6, finished_at = $6, reported_at = $6, events_count = 9 WHERE id = $1`,
 		id, "Words "+evil, s.json(outcome), s.json(receipt), receipt.HeadSHA, s.clock.Now())
@@ -142,6 +154,12 @@ func (s *site) delivered(id string) (stdout string) {
 		{"output", wire.Output{Stream: "stdout", Text: "two " + evil}},
 		{"note", wire.Note{Words: evil}},
 		{"turn", wire.Turn{Turn: 1, Tip: "abc"}},
+		{"message", wire.Message{Text: "I found it.\n" + evil}},
+		{"tool", wire.Tool{Name: "bash", Command: evil, ExitCode: new(int), Output: evil, Files: []string{evil}}},
+		{"prompt", wire.Prompted{Prompt: 2, Author: "monalisa", Text: evil}},
+		{"usage", wire.Usage{Model: evil, Cost: 1}},
+		{"egress", wire.Egress{Host: evil, Port: 443, Command: evil, Reason: evil}},
+		{"service", wire.ServiceState{Name: evil, State: "failed", Words: evil, Output: evil}},
 		{"a kind of tomorrow" + evil, map[string]any{"x": evil}},
 	} {
 		s.event(id, i+1, e.kind, e.data)
@@ -176,6 +194,9 @@ func TestSessionPage(t *testing.T) {
 		"42 tests passed", "logo.png", "binary", "snap-1", "1 h 0 min old", "restored in 120 ms", "older than the commit",
 		"scripted", "bubblewrap 0.8.0", "enforced", strings.Repeat("c", 40), "change.patch", "manifest.json",
 		"one two ", "Attempt", "77", "head of the chain",
+		"14 tool calls, 6 commands (1 failed), 3 files touched", "120345 tokens in, 2310 out", "$0.1234 by the provider", "prices as of 2026-11-01",
+		"no agent; network only to <code>npm</code>", "12 connections allowed", "<code>registry.example:443</code>, asked for by <code>npm ci", "3 times",
+		"1 refused that were the harness", "2 further destinations", "postgres", "synthetic", strings.Repeat("7", 64),
 	} {
 		if want == "Attempt" {
 			want = "1 attempt"
@@ -259,7 +280,8 @@ func TestSessionAsJSON(t *testing.T) {
 		got.PullRequest != 13 || got.Branch != "inspect/12-x" || got.HeadSHA != strings.Repeat("c", 40) || got.CheckRunID != 77 ||
 		got.Verify.Passed != 42 || got.Verify.Failed != 0 || got.Verify.Skipped != 1 || len(got.Verify.Commands) != 1 ||
 		got.Harness != "scripted" || got.Generation != 1 || got.Times.RestoreMS != 120 || got.Times.WorkMS != 2000 || got.Times.Finished == nil ||
-		got.Receipt == nil || got.Receipt.PullRequest != 13 || got.Snapshot == nil || !got.Snapshot.Drift || got.Repository != "octocat/parcel" || got.Issue != 12 {
+		got.Agent.ToolCalls != 14 || got.Model == nil || got.Model.Cost != 123_400_000 || len(got.Egress.Refused) != 2 || got.Instructions != strings.Repeat("7", 64) ||
+		len(got.Services) != 1 || got.Data == "" || got.Receipt == nil || got.Receipt.PullRequest != 13 || got.Snapshot == nil || !got.Snapshot.Drift || got.Repository != "octocat/parcel" || got.Issue != 12 {
 		t.Errorf("got %s", w.Body)
 	}
 	found := false
@@ -306,8 +328,12 @@ func TestEverySessionStateHasATitleAndAConclusion(t *testing.T) {
 		if v.Title == string(st) || v.Title == "" {
 			t.Errorf("%s has no title", st)
 		}
-		if (conclusion(st) == "") != (v.Class == "live" && st != scheduler.NeedsApproval) {
-			t.Errorf("%s: conclusion %q, class %s", st, conclusion(st), v.Class)
+		told := render.StateOf(string(st))
+		if told.Ended != scheduler.Terminal(st) {
+			t.Errorf("%s: people are told that it has ended: %v", st, told.Ended)
+		}
+		if (told.Conclusion == "") != (v.Class == "live" && st != scheduler.NeedsApproval) {
+			t.Errorf("%s: conclusion %q, class %s", st, told.Conclusion, v.Class)
 		}
 	}
 }
@@ -347,6 +373,126 @@ func TestTimelineInPages(t *testing.T) {
 	for _, bad := range []string{"x", "0", "-1", "99999999999999999999"} {
 		if w := s.get("/sessions/many?before=" + bad); w.Code != 400 {
 			t.Errorf("before=%s: %d", bad, w.Code)
+		}
+	}
+}
+
+// What happened reads as a sentence, and what is bad is marked.
+func TestTimelineWords(t *testing.T) {
+	zero, two := 0, 2
+	for _, c := range []struct {
+		kind          string
+		data          any
+		title, detail string
+		mark          string // bad, quiet
+	}{
+		{wire.EventMessage, wire.Message{Text: "The tests pass."}, "The agent: The tests pass.", "", ""},
+		{wire.EventMessage, wire.Message{Text: "One.\nTwo."}, "The agent: One. Two.", "One.\nTwo.", ""},
+		{wire.EventTool, wire.Tool{Name: "bash", Title: "Run the tests", Command: "npm test", ExitCode: &two, Duration: 2300 * time.Millisecond, Output: "1 failing"},
+			"bash: npm test (exit status 2, 2.3 s)", "1 failing", "bad"},
+		{wire.EventTool, wire.Tool{Name: "bash", Command: "cd a\nmake", ExitCode: &zero, Output: "ok"}, "bash: cd a make (done)", "cd a\nmake\n\nok", ""},
+		{wire.EventTool, wire.Tool{Name: "edit", Title: "add.go", Files: []string{"add.go"}}, "edit: add.go", "", ""},
+		{wire.EventTool, wire.Tool{Name: "patch", Files: []string{"a.go", "b.go"}}, "patch: a.go", "touched: a.go, b.go", ""},
+		{wire.EventTool, wire.Tool{Name: "read", Title: "gone.go", Failed: true, Output: "no such file"}, "read: gone.go (failed)", "no such file", "bad"},
+		{wire.EventTool, wire.Tool{Name: "todo"}, "todo", "", ""},
+		{wire.EventPrompt, wire.Prompted{Prompt: 1}, "The agent was given its first prompt", "", ""},
+		{wire.EventPrompt, wire.Prompted{Prompt: 1, Done: true}, "Prompt 1 is done", "", ""},
+		{wire.EventPrompt, wire.Prompted{Prompt: 2, Author: "monalisa", Text: "And now?"}, "The agent was given prompt 2, of monalisa", "And now?", ""},
+		{wire.EventPrompt, wire.Prompted{Prompt: 3, Text: "Wrap up."}, "The agent was given prompt 3, in our own words", "Wrap up.", ""},
+		{wire.EventPrompt, wire.Prompted{Prompt: 2, Done: true, Failed: "the model refused"}, "Prompt 2 could not be worked on: the model refused", "", "bad"},
+		{wire.EventUsage, wire.Usage{Model: "m", InputTokens: 100, CacheReadTokens: 20, OutputTokens: 5, Cost: 12_300_000, Priced: true, Reported: true, Spent: 20_000_000},
+			"Model call: m, 120 tokens in (20 from the cache), 5 out; $0.0123, $0.02 so far", "", "quiet"},
+		{wire.EventUsage, wire.Usage{Model: "m", InputTokens: 1, Cost: 10_000_000, Priced: true, Spent: 20_000_000},
+			"Model call: m, 1 token in, 0 out; the provider never reported it, so it is counted with $0.01, $0.02 so far", "", "quiet"},
+		{wire.EventUsage, wire.Usage{Model: "m", InputTokens: 9, OutputTokens: 1, Reported: true}, "Model call: m, 9 tokens in, 1 out; no price is configured", "", "quiet"},
+		{wire.EventUsage, wire.Usage{Model: "m", Priced: true, Spent: 20_000_000}, "Model call: m, came to nothing", "", "quiet"},
+		{wire.EventEgress, wire.Egress{Host: "proxy.golang.org", Port: 443, Allowed: true, Command: "go mod download"}, "Reached: proxy.golang.org:443 (go mod download)", "", "quiet"},
+		{wire.EventEgress, wire.Egress{Host: "a.example", Port: 443, Reason: evidence.NotListed}, "Refused: a.example:443, because it is not in the environment's egress", "", "bad"},
+		{wire.EventEgress, wire.Egress{Host: "a.example", Port: 443, Noise: true}, "Refused: a.example:443; the harness's own doing, not the agent's", "", "quiet"},
+		{wire.EventEgress, wire.Egress{Reason: "5000 decisions were told"}, "Egress: 5000 decisions were told", "", "quiet"},
+		{wire.EventService, wire.ServiceState{Name: "postgres", State: "ready", After: 1200 * time.Millisecond}, "Service postgres is ready, after 1.2 s", "", ""},
+		{wire.EventService, wire.ServiceState{Name: "web", State: "failed", After: time.Second, Words: "it ended with status 1", Output: "EADDRINUSE"}, "Service web failed, after 1.0 s: it ended with status 1", "EADDRINUSE", "bad"},
+		{wire.EventService, wire.ServiceState{Name: "web", State: "stopped", After: 120 * time.Millisecond}, "Service web stopped, in 120 ms", "", ""},
+	} {
+		data, err := json.Marshal(c.data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := timeline([]storage.WebEventsRow{{Seq: 1, Kind: c.kind, Data: data}})[0]
+		if v.Title != c.title || v.Detail != c.detail || v.Bad != (c.mark == "bad") || v.Quiet != (c.mark == "quiet") {
+			t.Errorf("%s %s: %q, %q, bad %v, quiet %v", c.kind, data, v.Title, v.Detail, v.Bad, v.Quiet)
+		}
+	}
+	// However much an event has, little of it is shown, and the end of output is.
+	long := wire.Tool{Name: "bash", Command: strings.Repeat("c", 60<<10), Files: slices.Repeat([]string{"f"}, 10_000), Output: strings.Repeat("o\n", 20<<10) + "the end"}
+	data, _ := json.Marshal(long)
+	if v := timeline([]storage.WebEventsRow{{Kind: wire.EventTool, Data: data}})[0]; len(v.Title) > 300 || len(v.Detail) > maxDetail || !strings.HasSuffix(v.Detail, "the end") {
+		t.Errorf("%d and %d bytes, %.40q", len(v.Title), len(v.Detail), v.Detail[len(v.Detail)-40:])
+	}
+}
+
+// While a session runs, its page adds up what there is.
+func TestWhatARunningSessionUses(t *testing.T) {
+	s := newSite(t)
+	s.session("running", "Mend it")
+	pinned := spec.Spec{Harness: spec.Harness{Kind: "opencode", Model: "m"}, Egress: []string{"go"}, EgressGuessed: true}
+	s.sql(`UPDATE sessions SET state = 'working', generation = 2, spec = $1, budget = 5000000000, spent = 30000000, held = 7, started_at = $2, snapshot_id = 'snap-1' WHERE id = 'running'`, s.json(pinned), s.clock.Now())
+	s.sql(`INSERT INTO snapshots (id, environment_id, node, generation, commit_sha, config_digest, state, created_at, published_at) VALUES ('snap-1', 'env-7-x', 'n1', 1, 'abc', 'd', 'ready', $1, $1)`, s.clock.Now())
+	s.sql(`INSERT INTO model_calls (session_id, generation, model, priced, reserved, input, state, cost, input_tokens, output_tokens, started_at) VALUES
+		('running', 1, 'm', true, 9, 9, 'reported', 10000000, 100, 10, now()), ('running', 2, 'm', true, 9, 9, 'unreported', 20000000, 50, 0, now()),
+		('running', 2, 'm', true, 9, 9, 'unreported', 0, 0, 0, now()), ('running', 2, 'm', true, 7, 3, 'open', 0, 0, 0, now())`)
+	zero := 0
+	for i, e := range []struct {
+		kind string
+		data any
+	}{
+		{"tool", wire.Tool{Name: "bash", Command: "make", ExitCode: &zero}},
+		{"egress", wire.Egress{Host: "a.example", Port: 443, Command: "curl"}},
+		{"phase", wire.Phase{Phase: "verifying"}},
+		{"egress", wire.Egress{Host: "a.example", Port: 443, Command: "curl"}},
+		{"egress", wire.Egress{Host: "noise.example", Port: 443, Noise: true}},
+		{"egress", wire.Egress{Host: "b.example", Port: 443, Allowed: true}},
+		{"egress", "broken"}, {"tool", nil}, {"tool", map[string]any{"name": 7, "files": "x", "command": true}},
+	} {
+		s.event("running", i+1, e.kind, e.data)
+	}
+	var got SessionJSON
+	if err := json.Unmarshal(s.get("/sessions/running.json").Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := evidence.Model{Name: "m", Calls: 1, InputTokens: 100, OutputTokens: 10, Cost: 10_000_000, Unreported: 2, UnreportedCost: 20_000_007, Failed: 1, Priced: true, Budget: 5_000_000_000}
+	if got.Model == nil || *got.Model != want || got.Spent != 30_000_000 {
+		t.Errorf("model %+v, spent %d", got.Model, got.Spent)
+	}
+	if d := cmp.Diff(evidence.Egress{Setup: []string{"go"}, Allowed: 1, Refused: []evidence.Refused{
+		{Host: "a.example", Port: 443, Command: "curl", Count: 1},
+		{Host: "a.example", Port: 443, Command: "curl", Count: 1, Verification: true},
+		{Host: "noise.example", Port: 443, Count: 1, Noise: true, Verification: true},
+	}}, got.Egress); d != "" {
+		t.Error(d)
+	}
+	if got.Agent.ToolCalls != 3 || got.Agent.Commands != 2 {
+		t.Errorf("agent %+v", got.Agent)
+	}
+	body := s.get("/sessions/running").Body.String()
+	for _, want := range []string{"$0.03 of $5.00 so far", "100 tokens in, 10 out", "nothing is declared; for setup alone, guessed: <code>go</code>", "in verification", "; just made"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	checkHTML(t, body)
+}
+
+// A result that went to a repository without a forge has no issue and no pull request.
+func TestSessionWithoutAForge(t *testing.T) {
+	s := newSite(t)
+	s.session("local", "Mend it")
+	s.sql(`UPDATE sessions SET issue_number = 0, state = 'delivered', receipt = $1, finished_at = now(), reported_at = now() WHERE id = 'local'`,
+		s.json(scheduler.Receipt{Branch: "inspect/x", HeadSHA: strings.Repeat("c", 40)}))
+	for _, path := range []string{"/sessions/local", "/"} {
+		body := s.get(path).Body.String()
+		if strings.Contains(body, "#0") || strings.Contains(body, "ull request #") || strings.Contains(body, "read back from GitHub") {
+			t.Errorf("%s names what is not there:\n%s", path, body)
 		}
 	}
 }

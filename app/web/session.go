@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"inspect/app/tally"
 	"inspect/checks/evidence"
 	"inspect/checks/render"
 	"inspect/envs/spec"
@@ -41,9 +42,14 @@ type facts struct {
 	restored   *wire.Restored // of the attempt that counts
 	spec       spec.Spec
 	files      []fileView
+
+	agent  evidence.Agent
+	model  evidence.Model
+	egress evidence.Egress
 }
 
-// SessionJSON is the JSON twin of a session's page. Durations are in milliseconds.
+// SessionJSON is the JSON twin of a session's page. Durations are in
+// milliseconds, money in billionths of a US dollar.
 type SessionJSON struct {
 	Session     string `json:"session"`
 	State       string `json:"state"`
@@ -65,6 +71,14 @@ type SessionJSON struct {
 	Harness    string `json:"harness"`
 	Tier       string `json:"tier,omitempty"`
 	Limits     string `json:"limits,omitempty"`
+
+	Instructions string          `json:"instructions,omitempty"` // sha256 of the prompt as the agent got it
+	Agent        evidence.Agent  `json:"agent"`
+	Model        *evidence.Model `json:"model,omitempty"` // while it goes on, calls going on count as unreported
+	Spent        int64           `json:"spent"`           // of model.budget
+	Egress       evidence.Egress `json:"egress"`
+	Services     []string        `json:"services,omitempty"`
+	Data         string          `json:"data,omitempty"` // provenance
 
 	Branch      string             `json:"branch,omitempty"`
 	HeadSHA     string             `json:"head_sha,omitempty"`
@@ -113,6 +127,7 @@ type TimesJSON struct {
 	Finished  *time.Time `json:"finished,omitempty"`
 	RestoreMS int64      `json:"restore_ms"`
 	SyncMS    int64      `json:"sync_ms"`
+	ReadyMS   int64      `json:"ready_ms"` // from the restore's begin until the agent could take its first prompt
 	WorkMS    int64      `json:"work_ms"`
 	VerifyMS  int64      `json:"verify_ms"`
 }
@@ -203,7 +218,28 @@ func (p *pages) gather(ctx context.Context, id string) (*facts, error) {
 	if s := unpack[spec.Spec](row.Spec); s != nil {
 		f.spec = *s
 	}
-	return f, p.gatherFiles(ctx, f)
+	if err := p.gatherFiles(ctx, f); err != nil {
+		return nil, err
+	}
+	return f, p.gatherUse(ctx, f)
+}
+
+// gatherUse reads what was used and tried: from the evidence, or, before there
+// is any, from the database.
+func (p *pages) gatherUse(ctx context.Context, f *facts) (err error) {
+	if m := f.manifest; m != nil && m.Version >= 2 {
+		f.agent, f.model, f.egress = m.Agent, m.Model, m.Egress
+		return nil
+	}
+	q := p.db.Q()
+	if f.agent, err = tally.Agent(ctx, q, f.row.ID); err != nil {
+		return err
+	}
+	if f.model, err = tally.Model(ctx, q, f.row, f.spec); err != nil {
+		return err
+	}
+	f.egress, err = tally.Egress(ctx, q, f.row, f.spec)
+	return err
 }
 
 // gatherFiles lists the evidence files under the names people see, and reads
@@ -246,6 +282,7 @@ func (p *pages) gatherFiles(ctx context.Context, f *facts) error {
 			add(v.Name+".stderr.txt", v.Stderr, -1)
 		}
 		add("result.patch", f.outcome.Patch, -1)
+		add("instructions.md", f.outcome.Instructions, -1)
 	}
 	b, err := q.WebLastBundle(ctx, id)
 	if err == nil {
@@ -288,25 +325,6 @@ func unpack[T any](raw []byte) *T {
 // broke keeps a missing row behind a reference from looking like a missing session.
 func broke(err error) error { return fmt.Errorf("%s", err) }
 
-// conclusion is what a check run says of a state.
-func conclusion(s storage.SessionState) string {
-	switch s {
-	case scheduler.Delivered:
-		return render.Success
-	case scheduler.NoChange, scheduler.OverBudget, scheduler.Infrastructure:
-		return render.Neutral
-	case scheduler.Failed:
-		return render.Failure
-	case scheduler.Stopped:
-		return render.Cancelled
-	case scheduler.TimedOut:
-		return render.TimedOut
-	case scheduler.NeedsApproval:
-		return render.ActionRequired
-	}
-	return ""
-}
-
 // checks are the verify commands: as judged, or, before there is a manifest,
 // as the runner reported their exit.
 func (f *facts) checks() []evidence.Check {
@@ -332,6 +350,17 @@ func (f *facts) harness() string {
 	return f.spec.Harness.Name()
 }
 
+// instructions is the digest of the prompt as the agent got it.
+func (f *facts) instructions() string {
+	switch {
+	case f.manifest != nil && f.manifest.Instructions != "":
+		return f.manifest.Instructions
+	case f.outcome != nil:
+		return f.outcome.Instructions
+	}
+	return ""
+}
+
 func (f *facts) times() wire.Times {
 	if f.outcome == nil {
 		return wire.Times{}
@@ -354,16 +383,23 @@ func (f *facts) json() SessionJSON {
 	s := f.row
 	out := SessionJSON{
 		Session: s.ID, State: string(s.State), Terminal: scheduler.Terminal(s.State), Reported: s.ReportedAt.Valid,
-		Conclusion: conclusion(s.State), Reason: s.Reason, Words: s.Words, QueueReason: s.QueueReason,
+		Conclusion: render.StateOf(string(s.State)).Conclusion, Reason: s.Reason, Words: s.Words, QueueReason: s.QueueReason,
 		Repository: f.repository.Owner + "/" + f.repository.Name, Issue: int(s.IssueNumber), Title: s.Title,
 		Requester: s.RequesterLogin, BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha,
 		Generation: int(s.Generation), Harness: f.harness(),
 		Branch: s.Branch, HeadSHA: s.HeadSha, PullRequest: int(s.PullRequest), CheckRunID: s.CheckRunID, CommentID: s.CommentID,
 		Receipt: f.receipt, Events: s.EventsCount,
+		Instructions: f.instructions(), Agent: f.agent, Spent: s.Spent, Egress: f.egress, Data: f.spec.Data.Provenance,
 		Times: TimesJSON{
 			Created: s.CreatedAt.UTC(), RestoreMS: f.restore().Milliseconds(),
-			SyncMS: f.times().Sync.Milliseconds(), WorkMS: f.times().Work.Milliseconds(), VerifyMS: f.times().Verify.Milliseconds(),
+			SyncMS: f.times().Sync.Milliseconds(), ReadyMS: f.times().Ready.Milliseconds(), WorkMS: f.times().Work.Milliseconds(), VerifyMS: f.times().Verify.Milliseconds(),
 		},
+	}
+	if f.model.Name != "" {
+		out.Model = &f.model
+	}
+	for _, v := range f.spec.Services {
+		out.Services = append(out.Services, v.Name)
 	}
 	if s.StartedAt.Valid {
 		t := s.StartedAt.Time.UTC()

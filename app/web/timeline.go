@@ -7,7 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"inspect/checks/evidence"
 	"inspect/checks/redact"
+	"inspect/checks/render"
+	"inspect/envs/spec"
 	"inspect/envs/wire"
 	"inspect/scheduler"
 	"inspect/storage"
@@ -25,6 +28,7 @@ type eventView struct {
 	Title      string
 	Detail     string
 	Bad        bool
+	Quiet      bool // of lesser interest
 }
 
 // timeline puts events into words. Output that came in pieces is put together.
@@ -88,8 +92,41 @@ func describe(v *eventView, data []byte) {
 	case wire.EventRestore:
 		var x wire.Restored
 		if read(&x) {
-			v.Title = fmt.Sprintf("Restored a clone to %s, in %s", x.Purpose, took(x.Duration))
+			v.Title = fmt.Sprintf("Restored a clone to %s, in %s", x.Purpose, render.Duration(x.Duration))
 			v.Detail = fmt.Sprintf("snapshot %s of commit %s\nstore %s\nsandbox %s\nlimits %s", x.Snapshot, x.Commit, x.Store, x.Tier, x.Limits)
+		}
+	case wire.EventMessage:
+		var x wire.Message
+		if read(&x) {
+			v.Title = "The agent: " + x.Text
+			if strings.Contains(strings.TrimSpace(x.Text), "\n") || len(x.Text) > 200 {
+				v.Detail = x.Text
+			}
+		}
+	case wire.EventTool:
+		var x wire.Tool
+		if read(&x) {
+			v.tool(x)
+		}
+	case wire.EventPrompt:
+		var x wire.Prompted
+		if read(&x) {
+			v.prompt(x)
+		}
+	case wire.EventUsage:
+		var x wire.Usage
+		if read(&x) {
+			v.Title, v.Quiet = usage(x), true
+		}
+	case wire.EventEgress:
+		var x wire.Egress
+		if read(&x) {
+			v.egress(x)
+		}
+	case wire.EventService:
+		var x wire.ServiceState
+		if read(&x) {
+			v.service(x)
 		}
 	case scheduler.EventCreated:
 		var x struct {
@@ -140,12 +177,128 @@ func command(x wire.Command) (title, detail string, bad bool) {
 	case x.ExitCode == 0:
 		result = "done"
 	}
-	title = fmt.Sprintf("%s: %s (%s, %s)", x.Step, redact.OneLine(x.Line, 160), result, took(x.Duration))
+	title = fmt.Sprintf("%s: %s (%s, %s)", x.Step, redact.OneLine(x.Line, 160), result, render.Duration(x.Duration))
 	detail = x.Output
 	if strings.Contains(x.Line, "\n") || len(x.Line) > 160 {
 		detail = x.Line + "\n\n" + detail
 	}
 	return title, detail, x.ExitCode != 0 || x.Error != ""
+}
+
+func (v *eventView) tool(x wire.Tool) {
+	what := x.Title
+	switch {
+	case x.Command != "":
+		what = x.Command
+	case what == "" && len(x.Files) > 0:
+		what = x.Files[0]
+	}
+	v.Title = x.Name
+	if what != "" {
+		v.Title += ": " + redact.OneLine(what, 160)
+	}
+	var how []string
+	switch {
+	case x.ExitCode != nil && *x.ExitCode != 0:
+		how = append(how, fmt.Sprintf("exit status %d", *x.ExitCode))
+	case x.Failed:
+		how = append(how, "failed")
+	case x.ExitCode != nil:
+		how = append(how, "done")
+	}
+	if x.Duration > 0 {
+		how = append(how, render.Duration(x.Duration))
+	}
+	if len(how) > 0 {
+		v.Title += " (" + strings.Join(how, ", ") + ")"
+	}
+	v.Bad = x.Failed || x.ExitCode != nil && *x.ExitCode != 0
+	var detail []string
+	if strings.Contains(x.Command, "\n") || len(x.Command) > 160 {
+		detail = append(detail, redact.Cut(x.Command, maxDetail/4))
+	}
+	if len(x.Files) > 1 || len(x.Files) == 1 && x.Files[0] != what {
+		detail = append(detail, redact.Cut("touched: "+strings.Join(x.Files, ", "), maxDetail/4))
+	}
+	if x.Output != "" {
+		detail = append(detail, redact.Tail(x.Output, maxDetail/2-100))
+	}
+	v.Detail = strings.Join(detail, "\n\n")
+}
+
+func (v *eventView) prompt(x wire.Prompted) {
+	switch {
+	case x.Failed != "":
+		v.Title, v.Bad = fmt.Sprintf("Prompt %d could not be worked on: %s", x.Prompt, x.Failed), true
+	case x.Done:
+		v.Title = fmt.Sprintf("Prompt %d is done", x.Prompt)
+	case x.Prompt == 1:
+		v.Title = "The agent was given its first prompt"
+	case x.Author != "":
+		v.Title = fmt.Sprintf("The agent was given prompt %d, of %s", x.Prompt, x.Author)
+	default:
+		v.Title = fmt.Sprintf("The agent was given prompt %d, in our own words", x.Prompt)
+	}
+	v.Detail = x.Text
+}
+
+func usage(x wire.Usage) string {
+	in := x.InputTokens + x.CacheReadTokens + x.CacheWriteTokens
+	if !x.Reported && x.Cost == 0 && in+x.OutputTokens == 0 {
+		return "Model call: " + x.Model + ", came to nothing"
+	}
+	s := fmt.Sprintf("Model call: %s, %s in", x.Model, render.Count(in, "token", "tokens"))
+	if x.CacheReadTokens > 0 {
+		s += fmt.Sprintf(" (%d from the cache)", x.CacheReadTokens)
+	}
+	s += fmt.Sprintf(", %d out", x.OutputTokens)
+	switch {
+	case !x.Priced:
+		return s + "; no price is configured"
+	case !x.Reported:
+		s += "; the provider never reported it, so it is counted with " + spec.Money(x.Cost).String()
+	default:
+		s += "; " + spec.Money(x.Cost).String()
+	}
+	return s + ", " + spec.Money(x.Spent).String() + " so far"
+}
+
+func (v *eventView) egress(x wire.Egress) {
+	if x.Host == "" {
+		v.Title, v.Quiet = "Egress: "+x.Reason, true
+		return
+	}
+	where := evidence.Refused{Host: x.Host, Port: x.Port}.Address()
+	if x.Command != "" {
+		where += " (" + redact.OneLine(x.Command, 120) + ")"
+	}
+	v.Title, v.Quiet, v.Bad = "Refused: "+where, x.Noise, !x.Noise
+	switch {
+	case x.Allowed:
+		v.Title, v.Quiet, v.Bad = "Reached: "+where, true, false
+	case x.Reason != "":
+		v.Title += ", because " + x.Reason
+	}
+	if x.Noise {
+		v.Title += "; the harness's own doing, not the agent's"
+	}
+}
+
+func (v *eventView) service(x wire.ServiceState) {
+	switch x.State {
+	case "ready":
+		v.Title = fmt.Sprintf("Service %s is ready, after %s", x.Name, render.Duration(x.After))
+	case "failed":
+		v.Title, v.Bad = fmt.Sprintf("Service %s failed, after %s", x.Name, render.Duration(x.After)), true
+	case "stopped":
+		v.Title = fmt.Sprintf("Service %s stopped, in %s", x.Name, render.Duration(x.After))
+	default:
+		v.Title = fmt.Sprintf("Service %s: %s", x.Name, x.State)
+	}
+	if x.Words != "" {
+		v.Title += ": " + x.Words
+	}
+	v.Detail = x.Output
 }
 
 func indent(data []byte) string {

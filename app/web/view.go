@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"inspect/checks/evidence"
+	"inspect/checks/render"
 	"inspect/scheduler"
 	"inspect/storage"
 )
@@ -36,20 +37,14 @@ type state struct {
 }
 
 func stateView(s storage.SessionState) state {
-	titles := map[storage.SessionState]string{
-		scheduler.Queued: "Queued", scheduler.Placing: "Looking for a machine", scheduler.Restoring: "Restoring the environment",
-		scheduler.Working: "Working", scheduler.Verifying: "Verifying in a clean clone", scheduler.Publishing: "Publishing",
-		scheduler.NeedsApproval: "Waiting for approval", scheduler.Delivered: "Delivered", scheduler.NoChange: "Nothing to deliver",
-		scheduler.Failed: "Failed", scheduler.Stopped: "Stopped", scheduler.TimedOut: "Out of time",
-		scheduler.OverBudget: "Over budget", scheduler.Infrastructure: "The machinery failed",
-	}
-	v := state{Name: string(s), Title: titles[s], Class: "still"}
+	known := render.StateOf(string(s))
+	v := state{Name: string(s), Title: known.Title, Class: "still"}
 	switch {
 	case !scheduler.Terminal(s):
 		v.Class = "live"
-	case s == scheduler.Delivered:
+	case known.Conclusion == render.Success:
 		v.Class = "ok"
-	case s == scheduler.Failed, s == scheduler.TimedOut:
+	case known.Conclusion == render.Failure, known.Conclusion == render.TimedOut:
 		v.Class = "bad"
 	}
 	if v.Title == "" {
@@ -73,7 +68,13 @@ type sessionView struct {
 
 	BaseBranch, BaseSHA         string
 	Request, Prompt, PromptHash string
+	Instructions                string // digest of the prompt as the agent got it
 	SpecSource                  string
+	Services                    []string
+	Data                        string
+
+	Model, Tokens, Cost, Tools string
+	Egress                     egressView
 
 	Verdict string
 	Checks  []checkView
@@ -94,6 +95,12 @@ type sessionView struct {
 	Older       string
 }
 
+// egressView is what could be reached and what was refused.
+type egressView struct {
+	evidence.Egress
+	Tried, Noise []evidence.Refused // of Refused
+}
+
 type phaseView struct {
 	Name string
 	Took time.Duration
@@ -106,7 +113,8 @@ type checkView struct {
 
 type snapshotView struct {
 	ID, Commit, Store, Drift string
-	Age, Restore             time.Duration
+	Age                      string // in words; empty: not known
+	Restore                  time.Duration
 }
 
 type attemptView struct {
@@ -135,13 +143,13 @@ func (p *pages) sessionView(f *facts, events []storage.WebEventsRow) sessionView
 		Requester: s.RequesterLogin, Issue: int(s.IssueNumber),
 		State: stateView(s.State), Reason: s.Reason, Words: s.Words, Queue: s.QueueReason,
 		Live:       !scheduler.Terminal(s.State) || !s.ReportedAt.Valid,
-		Conclusion: conclusion(s.State),
+		Conclusion: render.StateOf(string(s.State)).Conclusion,
 		Created:    s.CreatedAt, Started: s.StartedAt.Time, Finished: s.FinishedAt.Time,
 		BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha,
 		Request: s.Request, Prompt: s.Prompt, PromptHash: s.ContextDigest, SpecSource: s.SpecSource,
 		Harness: f.harness(), Files: f.files, EventsTotal: s.EventsCount,
 	}
-	if p.github != "" {
+	if p.github != "" && s.IssueNumber > 0 {
 		v.IssueURL = fmt.Sprintf("%s/%s/%s/issues/%d", strings.TrimRight(p.github, "/"), url.PathEscape(f.repository.Owner), url.PathEscape(f.repository.Name), s.IssueNumber)
 	}
 	end := v.Finished
@@ -155,6 +163,7 @@ func (p *pages) sessionView(f *facts, events []storage.WebEventsRow) sessionView
 	v.addTimes(f)
 	v.addEvidence(f)
 	v.addSnapshot(f)
+	v.addUse(f)
 	if r := f.receipt; r != nil {
 		v.Receipt = &receiptView{Receipt: *r, CheckRun: s.CheckRunID}
 	}
@@ -200,8 +209,33 @@ func (v *sessionView) addEvidence(f *facts) {
 	}
 	v.Verdict = m.Verdict.Words
 	v.Change = &m.Change
-	v.Size = fmt.Sprintf("+%d −%d in %d %s", m.Change.Added, m.Change.Deleted, len(m.Change.Files), plural(len(m.Change.Files), "file", "files"))
+	v.Size = render.Statistics(m.Change)
 	v.Tier, v.Limits = m.Sandbox.Tier, m.Sandbox.Limits
+}
+
+// addUse says what was used and tried.
+func (v *sessionView) addUse(f *facts) {
+	v.Instructions, v.Data, v.Tools = f.instructions(), f.spec.Data.Provenance, render.Tools(f.agent)
+	for _, s := range f.spec.Services {
+		v.Services = append(v.Services, s.Name)
+	}
+	if m := f.model; m.Name != "" {
+		v.Model = m.Name
+		if m.Calls > 0 {
+			v.Tokens = fmt.Sprintf("%s in, %d out", render.Count(m.InputTokens, "token", "tokens"), m.OutputTokens)
+		}
+		if v.Cost = render.Cost(m); !scheduler.Terminal(f.row.State) {
+			v.Cost = render.Spent(f.row.Spent, f.row.Budget) + " so far"
+		}
+	}
+	v.Egress.Egress = f.egress
+	for _, r := range f.egress.Refused {
+		if r.Noise {
+			v.Egress.Noise = append(v.Egress.Noise, r)
+		} else {
+			v.Egress.Tried = append(v.Egress.Tried, r)
+		}
+	}
 }
 
 func (v *sessionView) addSnapshot(f *facts) {
@@ -214,11 +248,11 @@ func (v *sessionView) addSnapshot(f *facts) {
 	}
 	switch m, n := f.manifest, f.snapshot; {
 	case m != nil && m.Snapshot.ID != "":
-		v.Snapshot = &snapshotView{ID: m.Snapshot.ID, Commit: m.Snapshot.Commit, Store: m.Snapshot.Store, Drift: drift(m.Snapshot.Drift), Age: m.Snapshot.Age, Restore: m.Snapshot.Restore}
+		v.Snapshot = &snapshotView{ID: m.Snapshot.ID, Commit: m.Snapshot.Commit, Store: m.Snapshot.Store, Drift: drift(m.Snapshot.Drift), Age: render.Age(m.Snapshot.Age), Restore: m.Snapshot.Restore}
 	case n != nil:
 		v.Snapshot = &snapshotView{ID: n.ID, Commit: n.CommitSha, Store: n.Store, Drift: drift(n.CommitSha != f.row.BaseSha), Restore: f.restore()}
 		if n.PublishedAt.Valid && f.row.StartedAt.Valid {
-			v.Snapshot.Age = f.row.StartedAt.Time.Sub(n.PublishedAt.Time)
+			v.Snapshot.Age = render.Age(f.row.StartedAt.Time.Sub(n.PublishedAt.Time))
 		}
 	}
 }
@@ -242,17 +276,10 @@ func fileName(name, session, sum string) string {
 	return "inspect-" + session + "-" + name
 }
 
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
-}
-
 // functions the templates use.
 var functions = template.FuncMap{
 	"short": func(s string) string { return s[:min(len(s), 12)] },
-	"took":  took,
+	"took":  render.Duration,
 	"stamp": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 	"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	"size":  size,
@@ -262,21 +289,6 @@ var functions = template.FuncMap{
 		}
 		return fmt.Sprint(n)
 	},
-}
-
-// took is a duration in the unit a person would use.
-func took(d time.Duration) string {
-	switch {
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	case d < time.Hour:
-		return fmt.Sprintf("%d min %d s", int(d.Minutes()), int(d.Seconds())%60)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%d days", int(d.Hours()/24))
 }
 
 func size(n int64) string {

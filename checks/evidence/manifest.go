@@ -8,11 +8,17 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
+	"strings"
 	"time"
+
+	"inspect/envs/spec"
+	"inspect/envs/wire"
 )
 
-// ManifestVersion is the version of the format below.
-const ManifestVersion = 1
+// ManifestVersion is the version of the format below. Manifests of version 1
+// lack what the model cost, the ways out and the instructions.
+const ManifestVersion = 2
 
 // Manifest describes the evidence of one session. Its digest stands in the receipt.
 type Manifest struct {
@@ -34,12 +40,17 @@ type Manifest struct {
 	// around escaped names.
 	Risks []string `json:"risks,omitempty"`
 
-	Snapshot      Snapshot `json:"snapshot"`
-	Harness       Harness  `json:"harness"`
-	Sandbox       Sandbox  `json:"sandbox"`
-	SpecSource    string   `json:"spec_source"`    // ".inspect.yml" or what it was guessed from
-	ContextDigest string   `json:"context_digest"` // of what the agent was told
-	Times         Times    `json:"times"`
+	Snapshot      Snapshot    `json:"snapshot"`
+	Harness       Harness     `json:"harness"`
+	Agent         Agent       `json:"agent"`
+	Model         Model       `json:"model,omitzero"` // absent where no model was called by way of us
+	Egress        Egress      `json:"egress"`
+	Sandbox       Sandbox     `json:"sandbox"`
+	Environment   Environment `json:"environment"`
+	SpecSource    string      `json:"spec_source"`            // ".inspect.yml" or what it was guessed from
+	ContextDigest string      `json:"context_digest"`         // of what the control plane gathered for the agent
+	Instructions  string      `json:"instructions,omitempty"` // SHA-256 of the first prompt as the agent got it
+	Times         Times       `json:"times"`
 
 	// Files are the evidence files by name, each found under its digest.
 	Files []File `json:"files"`
@@ -83,6 +94,91 @@ type Harness struct {
 	Label string `json:"label"`
 }
 
+// Agent is what the agent did in all attempts, as its harness told it. A
+// harness that tells nothing leaves zeros.
+type Agent struct {
+	ToolCalls      int64 `json:"tool_calls"`
+	Commands       int64 `json:"commands"` // of the tool calls
+	FailedCommands int64 `json:"failed_commands"`
+	FilesTouched   int64 `json:"files_touched"`
+}
+
+// Model is what the model calls of all attempts came to. Money is in billionths
+// of a US dollar.
+type Model struct {
+	Name         string `json:"name"`
+	Calls        int64  `json:"calls"`        // whose use the provider reported; the numbers below are of these
+	InputTokens  int64  `json:"input_tokens"` // from and to the cache included
+	OutputTokens int64  `json:"output_tokens"`
+	Cost         int64  `json:"cost"`
+	// Unreported are further calls whose use the provider never told, and
+	// UnreportedCost what they are counted with against the budget. While a
+	// session goes on, the calls going on are among them.
+	Unreported     int64  `json:"unreported_calls"`
+	UnreportedCost int64  `json:"unreported_cost"`
+	Failed         int64  `json:"failed_calls"`   // further calls, which came to nothing
+	Unpriced       int64  `json:"unpriced_calls"` // of Calls and Unreported: those without a price
+	Priced         bool   `json:"priced"`         // every call had one
+	Budget         int64  `json:"budget"`
+	PricesAsOf     string `json:"prices_as_of,omitempty"`
+}
+
+// MaxRefused bounds Egress.Refused.
+const MaxRefused = 200
+
+// Egress is what could be reached from the sandboxes, and what was tried.
+type Egress struct {
+	// Declared is what the agent and verification could reach, as in the file.
+	Declared []string `json:"declared,omitempty"`
+	// Setup is what setup alone could reach, because nobody declared it and it
+	// was guessed.
+	Setup   []string `json:"setup,omitempty"`
+	Allowed int64    `json:"allowed"` // connections
+	// Refused are the destinations that were refused, the agent's and
+	// verification's first, then by how often.
+	Refused []Refused `json:"refused,omitempty"`
+	More    int64     `json:"more,omitempty"` // further destinations, beyond MaxRefused
+}
+
+// NotListed is the egress proxy's reason for what nobody declared.
+const NotListed = wire.EgressNotListed
+
+// Refused is a destination that was refused.
+type Refused struct {
+	Host    string `json:"host"`
+	Port    int    `json:"port"`
+	Command string `json:"command,omitempty"` // what asked, as the sandbox says
+	Reason  string `json:"reason,omitempty"`  // of one of them
+	Count   int64  `json:"count"`
+	// Noise: the harness's own doing, not the agent's.
+	Noise bool `json:"noise,omitempty"`
+	// Verification: asked for by the repository's own commands.
+	Verification bool `json:"verification,omitempty"`
+}
+
+// Address is the destination as people write it.
+func (r Refused) Address() string {
+	switch {
+	case r.Port == 0:
+		return r.Host
+	case strings.Contains(r.Host, ":"):
+		return fmt.Sprintf("[%s]:%d", r.Host, r.Port)
+	}
+	return fmt.Sprintf("%s:%d", r.Host, r.Port)
+}
+
+// Addable says whether the destination would be reached if it were declared.
+func (r Refused) Addable() bool {
+	return (r.Reason == "" || r.Reason == NotListed) && spec.EgressProblem(strings.ToLower(r.Address())) == ""
+}
+
+// Environment is what was prepared for the session.
+type Environment struct {
+	Services []string `json:"services,omitempty"`
+	Data     string   `json:"data,omitempty"` // provenance: synthetic, scrubbed or production
+	Setup    int      `json:"setup"`          // commands
+}
+
 // Sandbox is where it worked.
 type Sandbox struct {
 	Tier   string `json:"tier"`
@@ -93,6 +189,7 @@ type Sandbox struct {
 type Times struct {
 	Restore       time.Duration `json:"restore"`
 	Sync          time.Duration `json:"sync"`
+	Ready         time.Duration `json:"ready"` // from the restore's begin until the agent could take its first prompt
 	Work          time.Duration `json:"work"`
 	VerifyRestore time.Duration `json:"verify_restore"`
 	Verify        time.Duration `json:"verify"`

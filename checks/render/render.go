@@ -7,7 +7,6 @@ package render
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"inspect/checks/evidence"
 	"inspect/checks/redact"
@@ -93,7 +92,7 @@ func summary(m evidence.Manifest, d Delivery) string {
 	default:
 		b.WriteString("**Nothing ran that could show whether the result works.**")
 	}
-	b.WriteString(" They ran after the agent had ended, outside its reach: no agent, no network.\n\n")
+	b.WriteString(" They ran after the agent had ended, outside its reach: " + reach(m.Egress) + ".\n\n")
 	if n := len(m.Change.Withheld); n > 0 {
 		fmt.Fprintf(&b, "> %d changed path(s) are not in this commit, since GitHub refuses them to apps; they are in the evidence as a patch: %s. The commands ran with them.\n\n", n, codeList(m.Change.Withheld, 10))
 	}
@@ -142,13 +141,27 @@ func summary(m evidence.Manifest, d Delivery) string {
 	}
 	b.WriteString("\n**Where it ran**\n\n| | |\n|---|---|\n")
 	row := func(k, v string) { fmt.Fprintf(&b, "| %s | %s |\n", k, redact.Cell(v)) }
-	row("snapshot", fmt.Sprintf("%s of commit %s (%s), %s old, restored in %s (%s store)",
-		redact.Code(m.Snapshot.ID), short(m.Snapshot.Commit), drift, Duration(m.Snapshot.Age), Duration(m.Snapshot.Restore), redact.OneLine(m.Snapshot.Store, 20)))
-	row("harness", redact.Neutralise(redact.OneLine(m.Harness.Label, 80))+" ("+redact.OneLine(m.Harness.Kind, 20)+")")
-	row("sandbox", redact.OneLine(m.Sandbox.Tier, 80)+"; limits "+redact.Neutralise(redact.OneLine(m.Sandbox.Limits, 200)))
-	row("environment", redact.Code(m.SpecSource))
+	row("snapshot", fmt.Sprintf("%s of commit %s (%s), %s, restored in %s (%s store)",
+		redact.Code(m.Snapshot.ID), short(m.Snapshot.Commit), drift, Age(m.Snapshot.Age), Duration(m.Snapshot.Restore), redact.OneLine(m.Snapshot.Store, 20)))
+	row("harness", plain(m.Harness.Label, 80)+" ("+redact.OneLine(m.Harness.Kind, 20)+")")
+	if t := Tools(m.Agent); t != "" {
+		row("agent", t)
+	}
+	if m.Model.Name != "" {
+		row("model", fmt.Sprintf("%s; %s in, %d out", code(m.Model.Name, 120), Count(m.Model.InputTokens, "token", "tokens"), m.Model.OutputTokens))
+		row("cost", plain(Cost(m.Model), 400))
+	}
+	row("egress", egress(m.Egress))
+	row("sandbox", redact.OneLine(m.Sandbox.Tier, 80)+"; limits "+plain(m.Sandbox.Limits, 200))
+	row("environment", redact.Code(m.SpecSource)+setup(m.Environment))
+	if len(m.Environment.Services) > 0 {
+		row("services", codeList(m.Environment.Services, 20)+", started for the agent and again for verification")
+	}
+	if m.Environment.Data != "" {
+		row("data", plain(m.Environment.Data, 40))
+	}
 	row("attempt", fmt.Sprintf("%d", m.Generation))
-	row("times", fmt.Sprintf("restore %s, sync %s, work %s, verification %s", Duration(m.Times.Restore), Duration(m.Times.Sync), Duration(m.Times.Work), Duration(m.Times.Verify)))
+	row("times", times(m.Times))
 
 	b.WriteString("\n**Receipt**\n\n| | |\n|---|---|\n")
 	row("pushed", fmt.Sprintf("%s to %s, read back from the remote", short(d.HeadSHA), redact.Code(d.Branch)))
@@ -159,7 +172,11 @@ func summary(m evidence.Manifest, d Delivery) string {
 	}
 	row("evidence", redact.Code("sha256:"+d.EvidenceDigest))
 	row("events", fmt.Sprintf("%d, chain head %s", d.EventsCount, redact.Code(d.EventsHead)))
-	row("told to the agent", redact.Code("sha256:"+m.ContextDigest))
+	told := redact.Code("sha256:" + m.ContextDigest)
+	if m.Instructions != "" {
+		told += "; as it got it, with the repository's instructions: " + redact.Code("sha256:"+m.Instructions)
+	}
+	row("told to the agent", told)
 	if d.SessionURL != "" {
 		row("session", d.SessionURL)
 	}
@@ -225,6 +242,84 @@ func closeFences(text string, max int) string {
 	return keep + note
 }
 
+// reach says what verification could reach.
+func reach(e evidence.Egress) string {
+	if len(e.Declared) == 0 {
+		return "no agent, no network"
+	}
+	return "no agent; network only to: " + codeList(e.Declared, 20)
+}
+
+// egress says what could be reached and what was refused.
+func egress(e evidence.Egress) string {
+	parts := []string{"nothing is declared"}
+	if len(e.Declared) > 0 {
+		parts[0] = codeList(e.Declared, 20)
+	}
+	if len(e.Setup) > 0 {
+		parts = append(parts, "for setup alone, guessed: "+codeList(e.Setup, 20))
+	}
+	if e.Allowed > 0 {
+		parts = append(parts, Count(e.Allowed, "connection", "connections")+" allowed")
+	}
+	var tried, noise []evidence.Refused
+	for _, r := range e.Refused {
+		if r.Noise {
+			noise = append(noise, r)
+		} else {
+			tried = append(tried, r)
+		}
+	}
+	if s := refusedList(tried, 10); s != "" {
+		parts = append(parts, "**refused**: "+s)
+	}
+	if s := refusedList(noise, 5); s != "" {
+		parts = append(parts, "refused, but the harness's own doing and not the agent's: "+s)
+	}
+	if e.More > 0 {
+		parts = append(parts, Count(e.More, "further destination", "further destinations")+" refused")
+	}
+	return strings.Join(parts, "; ")
+}
+
+// refusedList names the first few: host:port (command) ×n.
+func refusedList(list []evidence.Refused, most int) string {
+	var out []string
+	for i, r := range list {
+		if i == most {
+			out = append(out, fmt.Sprintf("%d more", len(list)-i))
+			break
+		}
+		s := code(r.Address(), 120) + Asked(r)
+		if r.Verification {
+			s += " by verification"
+		}
+		out = append(out, s+fmt.Sprintf(" ×%d", r.Count))
+	}
+	return strings.Join(out, ", ")
+}
+
+func setup(e evidence.Environment) string {
+	if e.Setup == 0 {
+		return ""
+	}
+	return "; " + Count(e.Setup, "setup command", "setup commands") + " in the snapshot"
+}
+
+func times(t evidence.Times) string {
+	ready := ""
+	if t.Ready > 0 {
+		ready = fmt.Sprintf("agent ready %s after the restore began, ", Duration(t.Ready))
+	}
+	return fmt.Sprintf("restore %s, sync %s, %swork %s, verification %s", Duration(t.Restore), Duration(t.Sync), ready, Duration(t.Work), Duration(t.Verify))
+}
+
+// plain is untrusted text as one harmless line.
+func plain(s string, maxBytes int) string { return redact.Neutralise(redact.OneLine(s, maxBytes)) }
+
+// code is untrusted text as a code span.
+func code(s string, maxBytes int) string { return redact.Code(redact.Cut(s, maxBytes)) }
+
 func codeList(paths []string, most int) string {
 	var out []string
 	for i, p := range paths {
@@ -242,19 +337,4 @@ func short(sha string) string {
 		sha = sha[:12]
 	}
 	return redact.Code(sha)
-}
-
-// Duration writes a length of time for people: "340 ms", "2.4 s", "3 m 20 s".
-func Duration(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "0 ms"
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	case d < time.Hour:
-		return fmt.Sprintf("%d m %d s", int(d.Minutes()), int(d.Seconds())%60)
-	}
-	return fmt.Sprintf("%d h %d m", int(d.Hours()), int(d.Minutes())%60)
 }

@@ -3,11 +3,14 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"inspect/envs/spec"
 )
 
 // serveConfig is the configuration of `inspect serve`. Each flag can also be
@@ -29,13 +32,17 @@ type serveConfig struct {
 	PublicURL      string
 	Machines       string
 	Labels         []string
+	Harness        string
 	HarnessCommand string
 	HarnessLabel   string
+	ModelsFile     string
+	Programs       []string
 	Expose         []string
 	Limits         string
 	MaxSessions    int
 	SandboxUID     int
 	RunnerUID      int
+	EgressUID      int
 	LogFormat      string
 }
 
@@ -55,13 +62,17 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.PublicURL, "public-url", "", "address of people's pages in links (default: http://ADDRESS of --listen-people)")
 	f.StringVar(&c.Machines, "listen-machines", "127.0.0.1:7462", "address for runners and node daemons")
 	f.StringSliceVar(&c.Labels, "label", []string{"inspect"}, "labels that may start a session; a repository's file can only narrow them")
-	f.StringVar(&c.HarnessCommand, "harness-command", "", "shell line of the agent for repositories that name none")
+	f.StringVar(&c.Harness, "harness", "", "agent for repositories that name none: opencode, codex, claude or command (default: command if --harness-command is given, else opencode)")
+	f.StringVar(&c.HarnessCommand, "harness-command", "", "shell line of the agent of kind command")
 	f.StringVar(&c.HarnessLabel, "harness-label", "", "what that agent is called on GitHub (default: its first word)")
+	f.StringVar(&c.ModelsFile, "models", "", "file with model providers, models and prices (docs/models.yml)")
+	f.StringSliceVar(&c.Programs, "program", nil, "NAME=PATH of an agent's native program; default: found on PATH")
 	f.StringSliceVar(&c.Expose, "expose", nil, "host directories that sandboxes may read, at the same path")
 	f.StringVar(&c.Limits, "limits", "enforce", "enforce, or best-effort where cgroups cannot be had")
 	f.IntVar(&c.MaxSessions, "max-sessions", 4, "sessions at once, of all repositories together")
 	f.IntVar(&c.SandboxUID, "sandbox-uid", 64001, "account id of sandboxes when started as root")
 	f.IntVar(&c.RunnerUID, "runner-uid", 64002, "account id of runners when started as root")
+	f.IntVar(&c.EgressUID, "egress-uid", 64003, "account id of the proxies of setup when started as root")
 	f.StringVar(&c.LogFormat, "log", "text", "text or json")
 }
 
@@ -96,6 +107,10 @@ func (c *serveConfig) check() error {
 		return usagef("--log: expected text or json, but found %q", c.LogFormat)
 	case c.MaxSessions < 1:
 		return usagef("--max-sessions: expected 1 or more, but found %d", c.MaxSessions)
+	case c.Harness != "" && !slices.Contains(spec.Harnesses(), c.Harness):
+		return usagef("--harness: expected one of %s, but found %q", strings.Join(spec.Harnesses(), ", "), c.Harness)
+	case c.Harness == spec.HarnessCommand && c.HarnessCommand == "":
+		return usagef("--harness command needs --harness-command")
 	case len(c.Labels) == 0:
 		return usagef("--label: expected at least one label")
 	}
@@ -107,11 +122,16 @@ func (c *serveConfig) check() error {
 	if c.EvidenceURL == "" {
 		c.EvidenceURL = "file://" + filepath.Join(c.Data, "evidence")
 	}
+	if c.Harness == "" {
+		if c.Harness = spec.HarnessOpenCode; c.HarnessCommand != "" {
+			c.Harness = spec.HarnessCommand
+		}
+	}
 	if c.HarnessLabel == "" && c.HarnessCommand != "" {
 		c.HarnessLabel = filepath.Base(strings.Fields(c.HarnessCommand)[0])
 	}
 	if os.Geteuid() != 0 { // an ordinary user has one account for everything
-		c.SandboxUID, c.RunnerUID = os.Getuid(), os.Getuid()
+		c.SandboxUID, c.RunnerUID, c.EgressUID = os.Getuid(), os.Getuid(), os.Getuid()
 	}
 	return nil
 }
@@ -120,4 +140,12 @@ func (c *serveConfig) check() error {
 func withEnvironment(cmd *cobra.Command) *cobra.Command {
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return fromEnvironment(cmd.Flags()) }
 	return cmd
+}
+
+// harness is the operator's default. Its model is chosen with the others'.
+func (c *serveConfig) harness() spec.Harness {
+	if c.Harness == spec.HarnessCommand {
+		return spec.Harness{Kind: c.Harness, Command: c.HarnessCommand, Label: c.HarnessLabel}
+	}
+	return spec.Harness{Kind: c.Harness}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"inspect/cmd/inspect/demo"
+	"inspect/envs/spec"
 )
 
 func demoCommand() *cobra.Command {
@@ -32,6 +33,10 @@ func demoCommand() *cobra.Command {
 				return usagef("--kill: expected serve, node or runner, but found %q", o.Kill)
 			case o.Limits != "" && o.Limits != "enforce" && o.Limits != "best-effort":
 				return usagef("--limits: expected enforce or best-effort, but found %q", o.Limits)
+			case o.Harness != "" && (o.Harness == spec.HarnessCommand || !slices.Contains(spec.Harnesses(), o.Harness)):
+				return usagef("--harness: expected opencode, codex or claude, but found %q", o.Harness)
+			case o.Model != "" && o.Harness == "":
+				return usagef("--model needs --harness: the scripted agent uses no model")
 			case !slices.Contains(demo.Modes(), o.Mode):
 				return usagef("--agent-mode: expected one of %s, but found %q", strings.Join(demo.Modes(), ", "), o.Mode)
 			}
@@ -57,6 +62,9 @@ func demoCommand() *cobra.Command {
 	f.BoolVar(&o.JSON, "json", false, "print one JSON object as the last line of standard output")
 	f.BoolVarP(&verbose, "verbose", "v", false, "show what inspect serve logs")
 	f.StringVar(&o.Kill, "kill", "", "kill -9 serve, node or runner while the harness works")
+	f.StringVar(&o.Harness, "harness", "", "a real agent: opencode, codex or claude (default: a scripted one)")
+	f.StringVar(&o.Model, "model", "", "openai/NAME or anthropic/NAME, with the key in the environment (default: a model without a mind)")
+	f.StringSliceVar(&o.Programs, "program", nil, "NAME=PATH of an agent's native program; default: found on PATH")
 	f.StringVar(&o.Mode, "agent-mode", "ok", "how the scripted agent behaves")
 	f.DurationVar(&o.Delay, "agent-delay", time.Second, "how long the scripted agent thinks")
 	f.StringVar(&o.Limits, "limits", "", "enforce or best-effort (default: enforce as root)")

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"inspect/cmd/inspect/demo"
+	"inspect/envs/egress"
 	"inspect/envs/sandbox"
 	"inspect/envs/sandbox/inside"
 )
@@ -34,6 +35,8 @@ func main() {
 			os.Exit(inside.Main(os.Args[2:]))
 		case "sandbox-enter":
 			os.Exit(sandbox.Enter(os.Args[2:]))
+		case egress.Command:
+			os.Exit(egress.Main(os.Args[2:]))
 		case demo.AgentCommand:
 			os.Exit(demo.Agent(os.Args[2:]))
 		}
@@ -51,7 +54,7 @@ func run(ctx context.Context) int {
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(serveCommand(), nodeCommand(), runnerCommand(), envCommand(), demoCommand(), commandsCommand())
+	root.AddCommand(serveCommand(), nodeCommand(), runnerCommand(), envCommand(), tryCommand(), demoCommand(), commandsCommand())
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0

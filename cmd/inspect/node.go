@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -28,7 +29,7 @@ import (
 type nodeConfig struct {
 	name, root, control, tokenFile, grantKey, gitBase, owner, cgroups, limits string
 	expose                                                                    []string
-	sandboxUID                                                                int
+	sandboxUID, egressUID, parent                                             int
 	log                                                                       string
 }
 
@@ -46,12 +47,14 @@ func nodeCommand() *cobra.Command {
 	f.StringVar(&c.control, "control", "http://127.0.0.1:7462", "address of the control plane's machine listener")
 	f.StringVar(&c.tokenFile, "token-file", "", "file with this node's token")
 	f.StringVar(&c.grantKey, "grant-key", "", "the control plane's public key, hexadecimal")
-	f.StringVar(&c.gitBase, "github-git", "https://github.com", "base address of repositories; nothing else is fetched from")
+	f.StringVar(&c.gitBase, "github-git", "https://github.com", "base address of repositories, or file:// and a directory; nothing else is fetched from")
 	f.StringVar(&c.owner, "owner", "", "id of the installation: nothing of another is ever removed")
 	f.StringVar(&c.cgroups, "cgroup-root", "/inspect", "control group of sandboxes")
 	f.StringVar(&c.limits, "limits", "enforce", "enforce or best-effort")
 	f.StringSliceVar(&c.expose, "expose", nil, "host directories that sandboxes may read")
 	f.IntVar(&c.sandboxUID, "sandbox-uid", 64001, "account id of sandboxes")
+	f.IntVar(&c.egressUID, "egress-uid", 64003, "account id of the proxies of setup")
+	f.IntVar(&c.parent, "parent", 0, "end, with everything that runs here, when the process with this id, which started this one, has ended")
 	f.StringVar(&c.log, "log", "text", "text or json")
 	return withEnvironment(cmd)
 }
@@ -61,6 +64,13 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	// them. SIGQUIT ends everything this installation runs on the node.
 	run, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	family, done := withParent(run, c.parent)
+	defer done()
+	context.AfterFunc(family, func() {
+		if errors.Is(context.Cause(family), errOrphaned) {
+			stop(node.ErrStopAll)
+		}
+	})
 	quit := make(chan os.Signal, 1)
 	signal.Notify(quit, syscall.SIGQUIT)
 	defer signal.Stop(quit)
@@ -114,7 +124,8 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	n, err := node.New(node.Options{
 		Name: c.name, Root: c.root, Socket: filepath.Join(c.root, "node.sock"), ControlURL: c.control, Token: token,
 		GrantKey: key, GitBase: c.gitBase, Store: store, Launcher: node.Sandboxes(launcher),
-		SandboxUID: c.sandboxUID, SandboxGID: c.sandboxUID, Expose: c.expose, Redactor: redact.New(token), Refreshes: 2, Log: log,
+		SandboxUID: c.sandboxUID, SandboxGID: c.sandboxUID, EgressUID: c.egressUID, EgressGID: c.egressUID, Binary: filepath.Join(c.root, "run", "init"),
+		Expose: c.expose, Redactor: redact.New(token), Refreshes: 2, Log: log,
 	})
 	if err != nil {
 		return err
@@ -123,8 +134,24 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	if errors.Is(context.Cause(run), node.ErrStopAll) {
 		reapAll(launcher, log)
 	}
+	if errors.Is(context.Cause(family), errOrphaned) {
+		// Nobody else is left to clear where the control plane read bundles.
+		q, qerr := sandbox.New(sandbox.Options{
+			Binary: binary, CgroupRoot: c.cgroups + quarantineGroup, UID: c.sandboxUID, GID: c.sandboxUID, BestEffort: c.limits == "best-effort", Log: log,
+		})
+		if qerr == nil {
+			reapAll(q, log)
+			qerr = q.Close()
+		}
+		if qerr != nil {
+			log.Warn("the control groups of quarantines stay", "error", qerr)
+		}
+	}
 	return err
 }
+
+// quarantineGroup is below an installation's control group, for quarantines.
+const quarantineGroup = "/quarantine"
 
 // reapAll ends whatever is left of sandboxes, those of an interrupted start
 // included.
@@ -149,6 +176,9 @@ type nodeProcess struct {
 	control string
 	config  serveConfig
 	log     *slog.Logger
+	says    io.Writer // what the daemon logs
+	orphan  bool      // it goes on when this process is killed, for the next one to take over
+	tries   int       // how often in a row it may fail; 0: for ever
 }
 
 // run keeps the daemon running until ctx ends and then stops all it started.
@@ -162,20 +192,27 @@ func (p nodeProcess) run(ctx context.Context) error {
 		"--token-file", filepath.Join(p.dirs.private, "node.token"),
 		"--grant-key", hex.EncodeToString(signing.Public().(ed25519.PublicKey)),
 		"--github-git", p.config.Git, "--owner", ownerOf(p.config.Data), "--cgroup-root", cgroupRoot(p.config.Data),
-		"--limits", p.config.Limits, "--sandbox-uid", strconv.Itoa(p.config.SandboxUID), "--log", p.config.LogFormat,
+		"--limits", p.config.Limits, "--sandbox-uid", strconv.Itoa(p.config.SandboxUID),
+		"--egress-uid", strconv.Itoa(p.config.EgressUID), "--log", p.config.LogFormat,
+	}
+	if !p.orphan {
+		argv = append(argv, "--parent", strconv.Itoa(os.Getpid()))
 	}
 	if len(p.config.Expose) > 0 {
 		argv = append(argv, "--expose", strings.Join(p.config.Expose, ","))
 	}
 	wait := 100 * time.Millisecond
-	for {
+	for try := 1; ; try++ {
 		started := time.Now()
 		err := p.once(ctx, argv)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if time.Since(started) > time.Minute {
-			wait = 100 * time.Millisecond
+			wait, try = 100*time.Millisecond, 1
+		}
+		if try == p.tries {
+			return err
 		}
 		p.log.Warn("the node daemon ended and is started again", "error", err, "after", wait)
 		if proc.Sleep(ctx, proc.System(), wait) != nil {
@@ -192,7 +229,7 @@ func (p nodeProcess) once(ctx context.Context, argv []string) error {
 	defer end()
 	done := make(chan error, 1)
 	go func() {
-		_, err := proc.Run(run, proc.Command{Argv: argv, Stdout: os.Stderr, Stderr: os.Stderr, Grace: 10 * time.Second})
+		_, err := proc.Run(run, proc.Command{Argv: argv, Stdout: p.says, Stderr: p.says, Grace: 10 * time.Second})
 		done <- err
 	}()
 	select {

@@ -10,6 +10,7 @@ import (
 
 func runnerCommand() *cobra.Command {
 	var o runner.Options
+	var parent int
 	cmd := &cobra.Command{
 		Use:   "runner",
 		Short: "Supervise one attempt of a session (started by the engine)",
@@ -21,7 +22,9 @@ func runnerCommand() *cobra.Command {
 			}
 			o.Secret = secret
 			o.Log = newLog("text").With("session", o.Session, "generation", o.Generation)
-			return runner.Run(cmd.Context(), o)
+			ctx, done := withParent(cmd.Context(), parent)
+			defer done()
+			return runner.Run(ctx, o)
 		},
 	}
 	f := cmd.Flags()
@@ -30,5 +33,6 @@ func runnerCommand() *cobra.Command {
 	f.IntVar(&o.Generation, "generation", 0, "number of the attempt")
 	f.StringVar(&o.NodeSocket, "node-socket", "", "socket of the node daemon")
 	f.StringVar(&o.Spool, "spool", "", "directory for what waits to be sent")
+	f.IntVar(&parent, "parent", 0, "end when the process with this id, which started this one, has ended")
 	return cmd
 }

@@ -28,7 +28,6 @@ import (
 	"inspect/checks/redact"
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
-	"inspect/envs/spec"
 	"inspect/envs/wire"
 	"inspect/scheduler"
 	"inspect/scheduler/local"
@@ -96,11 +95,20 @@ func serve(ctx context.Context, c serveConfig) error {
 	if err != nil {
 		return err
 	}
+	models, err := loadModels(c.ModelsFile)
+	if err != nil {
+		return usageError{err}
+	}
 	binary, err := ownBinary(dirs.bin)
 	if err != nil {
 		return fmt.Errorf("copy this program to where sandboxes can reach it: %w", err)
 	}
-	redactor := redact.New(append(secrets, key, string(nodeToken), string(peopleToken))...)
+	agents, err := lendAgents(c, filepath.Join(dirs.bin, "agents"))
+	if err != nil {
+		return err
+	}
+	c.Expose = append(c.Expose, agents...)
+	redactor := redact.New(append(append(secrets, models.Secrets()...), key, string(nodeToken), string(peopleToken))...)
 
 	// Listeners first: a taken port is said before anything is started.
 	hooks, err := net.Listen("tcp", c.Hooks)
@@ -191,7 +199,7 @@ func serve(ctx context.Context, c serveConfig) error {
 		DB: db, Blobs: blobs, Effects: fx, Engine: engine, Log: log,
 		Limits:   scheduler.Limits{Total: c.MaxSessions},
 		Times:    scheduler.Times{Refresh: 15 * time.Minute},
-		GrantKey: signing, RunnerUID: c.RunnerUID,
+		GrantKey: signing, RunnerUID: c.RunnerUID, ModelAPI: models.API,
 		Delivery: func(ctx context.Context, guid string) error { return in.Deliver(ctx, guid) },
 		CloneURL: func(r storage.Repository) string {
 			return app.CloneURL(github.Repo{ID: r.ID, Owner: r.Owner, Name: r.Name})
@@ -201,7 +209,7 @@ func serve(ctx context.Context, c serveConfig) error {
 		return fmt.Errorf("the scheduler: %w", err)
 	}
 	in, err = intake.New(intake.Options{
-		DB: db, Sessions: sched, AppID: c.AppID, Labels: c.Labels, Harness: spec.Harness{Kind: spec.HarnessCommand, Command: c.HarnessCommand, Label: c.HarnessLabel},
+		DB: db, Sessions: sched, AppID: c.AppID, Labels: c.Labels, Harness: c.harness(), Models: offered(models),
 		Prepare: preparedAtInstall, SessionURL: sessionURL, Log: log,
 		GitHub: func(id int64) intake.GitHub { return app.Installation(id) },
 	})
@@ -212,6 +220,7 @@ func serve(ctx context.Context, c serveConfig) error {
 		DB: db, Blobs: blobs, CloneURL: app.CloneURL, Bot: app.Bot, Redactor: redactor, SessionURL: sessionURL, Log: log,
 		GitHub:     func(id int64) publish.GitHub { return app.Installation(id) },
 		Quarantine: quarantine{launcher: launcher, uid: c.SandboxUID, gid: c.SandboxUID},
+		PricesAsOf: models.PricesAsOf,
 		Mirrors:    dirs.mirrors, WorkDir: dirs.publish,
 	})
 	if err != nil {
@@ -241,6 +250,15 @@ func serve(ctx context.Context, c serveConfig) error {
 		return fmt.Errorf("the local node: %w", err)
 	}
 
+	model, err := modelGateway(models, sched, log)
+	if err != nil {
+		return fmt.Errorf("the model gateway: %w", err)
+	}
+	// What an earlier process had under way with a provider has ended with it.
+	if err := sched.SettleLost(ctx); err != nil {
+		return err
+	}
+
 	stopped, stopAll := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopAll(nil)
 	group, run := errgroup.WithContext(ctx)
@@ -248,10 +266,10 @@ func serve(ctx context.Context, c serveConfig) error {
 	group.Go(func() error { return listen(run, people, pages) })
 	group.Go(func() error {
 		// Machines are heard until the runners have ended.
-		return listen(stopped, machines, web.NewMachines(web.MachinesOptions{Machines: sched, Log: log}))
+		return listen(stopped, machines, web.NewMachines(web.MachinesOptions{Machines: sched, Model: model, Log: log}))
 	})
 	group.Go(func() error {
-		return nodeProcess{binary: binary, dirs: dirs, control: control, config: c, log: log}.run(stopped)
+		return nodeProcess{binary: binary, dirs: dirs, control: control, config: c, log: log, says: os.Stderr, orphan: true}.run(stopped)
 	})
 	group.Go(func() error {
 		err := sched.Run(run)

@@ -1,7 +1,7 @@
 // Package harness is the contract between the runner and an agent program: how
-// it is started with a prompt, how it is given another one, how it is asked to
-// stop and what it tells while it works. A sandbox, a prompt and an environment
-// come in; wire events and one Result go out. The adapters, one package for
+// it is booted, given a prompt and further ones, asked to stop, and what it
+// tells while it works. A sandbox, prompts and an environment come in; wire
+// events and one Result go out. The adapters, one package for
 // each kind of agent, lie beneath; they run everything inside the sandbox.
 package harness
 
@@ -15,10 +15,6 @@ import (
 	"inspect/envs/sandbox/stream"
 )
 
-// ErrNoFollowUp is returned by Session.Prompt of an agent that takes no further
-// prompt while it works.
-var ErrNoFollowUp = errors.New("this agent takes no further prompts")
-
 // ErrOver is returned by Session.Prompt of an agent that has ended.
 var ErrOver = errors.New("the agent has ended")
 
@@ -29,19 +25,31 @@ type Sandbox interface {
 	Run(ctx context.Context, e stream.Exec) (stream.Exit, error)
 }
 
-// Input is what an agent is started with.
+// Input is what an agent is booted with.
 type Input struct {
-	Prompt string
-	Dir    string   // working directory, inside the sandbox
-	Home   string   // home directory, inside the sandbox
-	Env    []string // added to the sandbox's own environment
-	Model  string   // empty: the agent's default
+	Dir  string   // working directory, inside the sandbox
+	Home string   // home directory, inside the sandbox
+	Env  []string // added to the sandbox's own environment
+
+	// Model is what the agent is to ask for, as the gateway knows it; empty: the
+	// agent has no model of ours. API is what it is to speak (wire.APIChat, …)
+	// and Gateway where, "http://127.0.0.1:41711": no key is needed there, and
+	// agents that insist on one are given a word that is none.
+	Model, API, Gateway string
+	// Proxy is the egress proxy, "http://127.0.0.1:41710"; empty: there is no way out.
+	Proxy string
 
 	// OutputBytes bounds the text that becomes events; the rest is read and
 	// dropped. Zero means DefaultOutputBytes.
 	OutputBytes int64
 	// Redact takes secrets out of every event.
 	Redact *redact.Redactor
+}
+
+// Prompt is what an agent is asked to do.
+type Prompt struct {
+	Text   string
+	Author string // login of who asked, for events; empty: these are our own words
 }
 
 // DefaultOutputBytes is what is kept of an agent's output when nobody said.
@@ -57,28 +65,39 @@ type Event struct {
 
 // Harness is one kind of agent program.
 type Harness interface {
-	// Start starts the agent with in.Prompt and returns as soon as it runs.
-	// events is called from the adapter's goroutines, never twice at once and
-	// never after Session.Wait has returned; it must not block for long.
+	// Boot starts what the agent needs before its first prompt and returns at
+	// once; the repository may not be at its commit yet. events is called from
+	// the adapter's goroutines, never twice at once and never after
+	// Session.Wait has returned; it must not block for long.
 	//
-	// ctx is the agent's life: when it ends, the agent and its process group
-	// are killed without further question. The end of the sandbox ends the
-	// agent as well. The error is that of a start that could not be tried; an
-	// agent that is missing or fails is told by Result.
-	Start(ctx context.Context, sb Sandbox, in Input, events func(Event)) (Session, error)
+	// ctx is the agent's life: when it ends, everything that was started for
+	// the agent is killed without further question. The end of the sandbox ends
+	// the agent as well. The error is that of a start that could not be tried;
+	// an agent that is missing or fails is told by Result.
+	Boot(ctx context.Context, sb Sandbox, in Input, events func(Event)) (Session, error)
 }
 
 // Session is an agent at work. Its methods may be called at once from several
 // goroutines.
 type Session interface {
-	// Prompt gives the agent a further prompt of an authorised person. The
-	// error is ErrNoFollowUp or ErrOver if it will not be read.
-	Prompt(ctx context.Context, text, author string) error
-	// Interrupt asks the agent to stop and returns at once. Calling it again,
-	// or after the end, is harmless. An agent that does not stop is the
-	// caller's to kill, by Start's context or by ending the sandbox.
+	// Ready is closed when the agent could take its first prompt, or has ended.
+	Ready() <-chan struct{}
+	// Prompt gives the agent a prompt: the first begins its work; a further one
+	// reaches it while it works if it can take one then, else as its next turn,
+	// in the order of the calls. It returns when the prompt was taken over. The
+	// error is ErrOver if it will not be worked on.
+	Prompt(ctx context.Context, p Prompt) error
+	// Notify tells an agent at work something that asks for no turn of its own,
+	// that its time is nearly over for example: as soon as it can be told
+	// without losing what it is at. False: this agent cannot be told.
+	Notify(ctx context.Context, text string) bool
+	// Interrupt asks the agent to stop and returns at once. Prompts that wait
+	// are dropped. Calling it again, or after the end, is harmless. An agent that
+	// does not stop is the caller's to kill, by Boot's context or by ending the
+	// sandbox. Interrupting before the first prompt ends it too.
 	Interrupt()
-	// Done is closed when the agent has ended.
+	// Done is closed when the agent has ended: every prompt it was given, and at
+	// least one, is worked on, or it failed.
 	Done() <-chan struct{}
 	// Wait waits until the agent has ended and all its events were handed on.
 	Wait() Result
@@ -89,6 +108,10 @@ type Result struct {
 	ExitCode int    // -1: ended by a signal, or never started
 	Signal   string // "SIGKILL", …
 	Duration time.Duration
+	// Failed says in words why the agent ended without having done its work
+	// although its program is in order: the model refused, gave nothing usable,
+	// or could not be reached.
+	Failed string
 	// Missing says why the program could not be started, e.g. because it does
 	// not exist in the sandbox.
 	Missing string
@@ -104,7 +127,7 @@ type Result struct {
 
 // OK reports whether the agent ended by itself with status 0.
 func (r Result) OK() bool {
-	return r.Err == nil && r.Missing == "" && r.ExitCode == 0 && r.Signal == ""
+	return r.Err == nil && r.Missing == "" && r.Failed == "" && r.ExitCode == 0 && r.Signal == ""
 }
 
 // Clean makes text from a sandbox fit for an event: valid UTF-8, NUL bytes

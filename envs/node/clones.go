@@ -18,6 +18,7 @@ import (
 // running is a sandbox this process started.
 type running struct {
 	sandbox Sandbox
+	ways    *ways         // out of it
 	over    chan struct{} // closed when it has ended
 	end     wire.SandboxEnd
 }
@@ -106,8 +107,9 @@ func (n *Node) end(ctx context.Context, id string) error {
 
 // start starts a sandbox over a tree. One with the same id that still runs is
 // ended first: who asks again holds the lifeline no more. The caller holds the
-// id; control is closed in any case.
-func (n *Node) start(ctx context.Context, id, tree string, repository int64, limits wire.Limits, control *os.File) (*running, error) {
+// id; control is closed in any case. The listeners of sockets are in the
+// result's ways; who does not pass them on lets go of them.
+func (n *Node) start(ctx context.Context, id, tree string, repository int64, limits wire.Limits, sockets []string, control *os.File) (*running, error) {
 	if err := n.end(ctx, id); err != nil {
 		control.Close()
 		return nil, fmt.Errorf("end the earlier sandbox %s: %w", id, err)
@@ -117,17 +119,26 @@ func (n *Node) start(ctx context.Context, id, tree string, repository int64, lim
 		control.Close()
 		return nil, err
 	}
+	w, err := n.makeWays(id, sockets)
+	if err != nil {
+		control.Close()
+		return nil, err
+	}
+	w.apply(&spec)
 	sb, err := n.o.Launcher.Start(ctx, spec)
 	if err != nil {
+		w.letGo()
+		w.remove()
 		return nil, fmt.Errorf("start sandbox %s: %w", id, err)
 	}
-	r := &running{sandbox: sb, over: make(chan struct{})}
+	r := &running{sandbox: sb, ways: w, over: make(chan struct{})}
 	n.mu.Lock()
 	n.running[id] = r
 	n.mu.Unlock()
 	// It ends with its sandbox, which may outlive Run: see there.
 	go func() {
 		r.end = sb.Wait()
+		w.remove()
 		n.mu.Lock()
 		if n.running[id] == r {
 			delete(n.running, id)
@@ -184,9 +195,10 @@ func (n *Node) sandboxConn(ctx context.Context, c *net.UnixConn, uid int, head [
 		return
 	}
 	granted()
-	if json.NewEncoder(c).Encode(wire.SandboxReply{OK: true, ID: id}) != nil {
-		n.log.Warn("who asked for a sandbox is gone; its lifeline decides", "sandbox", id)
+	if err := sendReply(c, wire.SandboxReply{OK: true, ID: id, Sockets: r.ways.names}, r.ways.listeners); err != nil {
+		n.log.Warn("who asked for a sandbox is gone; its lifeline decides", "sandbox", id, "error", err)
 	}
+	r.ways.letGo() // theirs alone now: when they end, nobody listens
 	select {
 	case <-r.over:
 		_ = c.SetWriteDeadline(time.Now().Add(helloTimeout))
@@ -210,6 +222,9 @@ func (n *Node) startGranted(ctx context.Context, uid int, line []byte, files []*
 	if err := isStream(files[0]); err != nil {
 		return "", nil, err
 	}
+	if err := checkSockets(g.Sockets); err != nil {
+		return "", nil, err
+	}
 	unlock, err := n.ids.lock(ctx, id.String())
 	if err != nil {
 		return "", nil, err
@@ -222,8 +237,37 @@ func (n *Node) startGranted(ctx context.Context, uid int, line []byte, files []*
 	if string(c.Snapshot) != g.Snapshot {
 		return "", nil, badRequest("the clone was made from another snapshot than the grant names")
 	}
-	r, err := n.start(ctx, id.String(), c.Path, g.RepositoryID, g.Limits, files[0])
+	r, err := n.start(ctx, id.String(), c.Path, g.RepositoryID, g.Limits, g.Sockets, files[0])
 	return id.String(), r, err
+}
+
+// sendReply sends a reply with descriptors that come with its first byte.
+func sendReply(c *net.UnixConn, reply wire.SandboxReply, files []*os.File) error {
+	line, err := json.Marshal(reply)
+	if err != nil {
+		return err
+	}
+	var rights []byte
+	if len(files) > 0 {
+		var fds []int
+		for _, f := range files {
+			raw, err := f.SyscallConn()
+			if err != nil {
+				return err
+			}
+			// The files stay open until this function has returned.
+			if err := raw.Control(func(fd uintptr) { fds = append(fds, int(fd)) }); err != nil {
+				return err
+			}
+		}
+		rights = unix.UnixRights(fds...)
+	}
+	line = append(line, '\n')
+	sent, _, err := c.WriteMsgUnix(line, rights, nil)
+	if err == nil && sent < len(line) {
+		_, err = c.Write(line[sent:])
+	}
+	return err
 }
 
 // isStream refuses anything but one end of a unix stream socketpair.

@@ -33,6 +33,10 @@ func (n *Node) collectLoop(ctx context.Context) {
 // no other.
 func (n *Node) collect(ctx context.Context) error {
 	// Listed before asking: what is made in between is in no list.
+	sockets, err := n.madeWays()
+	if err != nil {
+		return err
+	}
 	l, err := n.o.Store.List(ctx)
 	if err != nil {
 		return err
@@ -40,6 +44,10 @@ func (n *Node) collect(ctx context.Context) error {
 	sandboxes, err := n.o.Launcher.List()
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	// These are this machine's own: nobody need be asked.
+	if err := n.sweepWays(sockets, sandboxes); err != nil {
+		n.log.Warn("sockets of ended sandboxes stay for now", "error", err)
 	}
 	refs, err := n.control.refs(ctx)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -110,6 +111,12 @@ func (l *fakeLauncher) List() ([]string, error) {
 	return ids, nil
 }
 
+func (l *fakeLauncher) Alive(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.boxes[id] != nil || slices.Contains(l.foreign, id)
+}
+
 func (l *fakeLauncher) started() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,7 +151,17 @@ func (w *world) startFake(change ...func(*nodeOptions)) *fakeNode {
 	for _, c := range change {
 		c(&o)
 	}
+	for len(w.plane.asked) > 0 {
+		<-w.plane.asked
+	}
 	f.stop = w.run(o, func() { _ = store.Close() })
+	// The first collection has listed what is there once it asks: it would take
+	// a base that a test makes by hand for one that a daemon left half done.
+	select {
+	case <-w.plane.asked:
+	case <-time.After(20 * time.Second):
+		w.t.Fatal("the daemon does not collect")
+	}
 	return f
 }
 

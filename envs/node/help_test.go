@@ -19,10 +19,13 @@ import (
 	"testing"
 	"time"
 
+	"inspect/envs/egress"
 	"inspect/envs/node"
+	"inspect/envs/node/dial"
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
 	"inspect/envs/sandbox/inside"
+	"inspect/envs/sandbox/stream"
 	"inspect/envs/snapshot"
 	"inspect/envs/snapshot/dir"
 	"inspect/envs/wire"
@@ -44,6 +47,8 @@ func TestMain(m *testing.M) {
 			os.Exit(inside.Main(os.Args[2:]))
 		case "sandbox-enter":
 			os.Exit(sandbox.Enter(os.Args[2:]))
+		case egress.Command:
+			os.Exit(egressMain())
 		case "node-daemon":
 			os.Exit(daemonMain(os.Args[2]))
 		}
@@ -150,7 +155,7 @@ func realOptions(d daemonOptions, log *slog.Logger) (node.Options, func(), error
 	return node.Options{
 		Name: nodeName, Root: d.Root, Socket: d.Socket, ControlURL: d.Control, Token: nodeToken,
 		GrantKey: d.Key, GitBase: d.GitBase, Store: store, Launcher: node.Sandboxes(l),
-		SandboxUID: uid, SandboxGID: gid, MinFree: -1, CollectEvery: d.CollectEvery, Log: log,
+		SandboxUID: uid, SandboxGID: gid, Binary: filepath.Join(d.Root, "run", "init"), MinFree: -1, CollectEvery: d.CollectEvery, Log: log,
 	}, func() { _ = store.Close() }, nil
 }
 
@@ -494,3 +499,9 @@ func work(session string) snapshot.CloneID {
 }
 
 type nodeOptions = node.Options
+
+// dialSandbox starts a sandbox without ways out of it.
+func dialSandbox(ctx context.Context, socket, grant string) (*stream.Client, <-chan wire.SandboxEnd, error) {
+	r, err := dial.Sandbox(ctx, socket, grant)
+	return r.Client, r.Ends, err
+}

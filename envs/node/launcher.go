@@ -31,9 +31,11 @@ type Launcher interface {
 	Start(ctx context.Context, s sandbox.Spec) (Sandbox, error)
 	// Reap kills what is left of the sandbox with that id; nothing is no error.
 	Reap(ctx context.Context, id string) error
-	// List names the sandboxes that still have processes, those of an earlier
-	// daemon included.
+	// List names the sandboxes that have left something on this machine, running
+	// or not, those of an earlier daemon included.
 	List() ([]string, error)
+	// Alive says whether processes of the sandbox live, whoever started it.
+	Alive(id string) bool
 }
 
 // Sandboxes makes a Launcher of package sandbox's.
@@ -56,6 +58,7 @@ const insideConfig = "/run/inspect/gitconfig"
 const (
 	workDir = "work" // shown as /workspace
 	homeDir = "home" // shown as /home/agent
+	libDir  = "lib"  // shown as /var/lib, for services; older snapshots have none
 )
 
 // gitConfig is the system-wide git configuration inside every sandbox.
@@ -94,6 +97,9 @@ func (n *Node) sandboxSpec(id, tree string, repository int64, limits wire.Limits
 		Limits:    limits,
 		Control:   control,
 		DiskUsage: func(ctx context.Context) (int64, error) { return diskUsage(ctx, tree) },
+	}
+	if st, err := os.Lstat(filepath.Join(tree, libDir)); err == nil && st.IsDir() {
+		s.Mounts = append(s.Mounts, sandbox.Mount{Source: filepath.Join(tree, libDir), Target: "/var/lib", Writable: true})
 	}
 	if repository > 0 {
 		mirror := n.mirrors.path(repository)

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -63,9 +64,17 @@ func (m *mirrors) path(repository int64) string {
 	return filepath.Join(m.dir, strconv.FormatInt(repository, 10)+".git")
 }
 
-// parseGitBase reads the one place that may be fetched from.
+// parseGitBase reads the one place that may be fetched from: a git host or, if
+// the operator says so with file://, a directory of this machine, which nobody
+// but us and the operator may write to.
 func parseGitBase(base string) (*url.URL, error) {
 	u, err := url.Parse(base)
+	if err == nil && u.Scheme == schemeFile {
+		if u.Host != "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || len(u.Path) < 2 || path.Clean(u.Path) != u.Path || !path.IsAbs(u.Path) {
+			return nil, fmt.Errorf("the git base %q is not of the form file:///directory", base)
+		}
+		return u, nil
+	}
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return nil, fmt.Errorf("the git host's address %q is not a URL of the form https://host", base)
 	}
@@ -74,6 +83,9 @@ func parseGitBase(base string) (*url.URL, error) {
 	}
 	return u, nil
 }
+
+// schemeFile is the scheme of repositories on this machine.
+const schemeFile = "file"
 
 func loopback(host string) bool {
 	if host == "localhost" {
@@ -144,28 +156,41 @@ func (m *mirrors) Fetch(ctx context.Context, r wire.Remote, commit string) error
 	if m.has(ctx, r.RepositoryID, commit) {
 		return m.keep(ctx, r.RepositoryID, commit)
 	}
-	token, err := m.token(ctx, r.RepositoryID)
+	token, err := m.tokenFor(ctx, r)
 	if err != nil {
-		var refused *wire.Error
-		if errors.As(err, &refused) {
-			return &fetchError{"no token to read the repository: " + refused.Message}
-		}
-		return fmt.Errorf("ask for a token to read the repository: %w", err)
+		return err
 	}
 	// By its id git need not ask for the list of refs, and a branch that has
 	// moved on meanwhile is no matter.
-	err = m.fetch(ctx, r, token.Token, commit+":refs/inspect/commits/"+commit)
+	err = m.fetch(ctx, r, token, commit+":refs/inspect/commits/"+commit)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
 	// Some servers give no commit that is not the tip of a branch.
-	if berr := m.fetch(ctx, r, token.Token, "+refs/heads/"+r.Branch+":refs/heads/"+r.Branch); berr != nil {
+	if berr := m.fetch(ctx, r, token, "+refs/heads/"+r.Branch+":refs/heads/"+r.Branch); berr != nil {
 		return errors.Join(err, berr)
 	}
 	if !m.has(ctx, r.RepositoryID, commit) {
 		return err
 	}
 	return m.keep(ctx, r.RepositoryID, commit)
+}
+
+// tokenFor is what the repository is read with; a directory of this machine
+// needs nothing.
+func (m *mirrors) tokenFor(ctx context.Context, r wire.Remote) (string, error) {
+	if m.gitBase.Scheme == schemeFile {
+		return "", nil
+	}
+	token, err := m.token(ctx, r.RepositoryID)
+	var refused *wire.Error
+	switch {
+	case errors.As(err, &refused):
+		return "", &fetchError{"no token to read the repository: " + refused.Message}
+	case err != nil:
+		return "", fmt.Errorf("ask for a token to read the repository: %w", err)
+	}
+	return token.Token, nil
 }
 
 func (m *mirrors) lock(repository int64) *sync.Mutex {
@@ -272,8 +297,11 @@ func (m *mirrors) keep(ctx context.Context, repository int64, commit string) err
 
 func (m *mirrors) fetch(ctx context.Context, r wire.Remote, token, refspec string) error {
 	env := gitSettings(m.gitBase, token)
-	_, err := m.git(ctx, m.path(r.RepositoryID), env, "fetch", "--quiet", "--no-tags", "--no-recurse-submodules",
-		"--no-auto-gc", "--no-write-fetch-head", "--end-of-options", r.URL, refspec)
+	args := []string{"fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-gc", "--no-write-fetch-head"}
+	if m.gitBase.Scheme == schemeFile {
+		args = append(args, "--update-shallow") // the history of a person's clone may be cut off
+	}
+	_, err := m.git(ctx, m.path(r.RepositoryID), env, append(args, "--end-of-options", r.URL, refspec)...)
 	var exit *proc.ExitError
 	if errors.As(err, &exit) {
 		words := redact.New(token).String(strings.TrimSpace(string(exit.Result.Stderr)))
@@ -286,10 +314,7 @@ func (m *mirrors) fetch(ctx context.Context, r wire.Remote, token, refspec strin
 // environment: the token is in no argument, URL or file. It is sent to the
 // git host only and never follows a redirect.
 func gitSettings(base *url.URL, token string) []string {
-	origin := base.Scheme + "://" + base.Host + "/"
-	auth := base64.StdEncoding.EncodeToString([]byte("x-access-token:" + token))
 	set := [][2]string{
-		{"http." + origin + ".extraHeader", "Authorization: Basic " + auth},
 		{"http.followRedirects", "false"},
 		{"credential.helper", ""},
 		{"core.hooksPath", "/dev/null"},
@@ -306,6 +331,10 @@ func gitSettings(base *url.URL, token string) []string {
 		{"fetch.recurseSubmodules", "false"},
 		{"protocol.allow", "never"},
 		{"protocol." + base.Scheme + ".allow", "always"},
+	}
+	if token != "" {
+		auth := base64.StdEncoding.EncodeToString([]byte("x-access-token:" + token))
+		set = append(set, [2]string{"http." + base.Scheme + "://" + base.Host + "/.extraHeader", "Authorization: Basic " + auth})
 	}
 	env := []string{"GIT_CONFIG_COUNT=" + strconv.Itoa(len(set))}
 	for i, kv := range set {

@@ -1,10 +1,15 @@
 package node
 
 import (
+	"context"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
+	"inspect/envs/proc"
 	"inspect/envs/wire"
 )
 
@@ -12,7 +17,9 @@ func TestGitBase(t *testing.T) {
 	for base, ok := range map[string]bool{
 		"https://github.com": true, "https://git.internal.example:8443": true, "http://127.0.0.1:3000": true,
 		"http://[::1]:3000": true, "http://localhost:80": true, "https://git.internal.example/prefix": true,
-		"http://github.com": false, "http://10.0.0.1": false, "ssh://github.com": false, "file:///srv": false, "": false,
+		"http://github.com": false, "http://10.0.0.1": false, "ssh://github.com": false, "": false,
+		"file:///srv/git": true, "file:///srv/a%20b": true, "file://host/srv": false, "file:///": false, "file:srv": false, "file:///srv/../etc": false,
+		"file:///srv/git/": false, "file:///srv?a=b": false, "/srv/git": false,
 		"https://octocat:secret@github.com": false, "https://github.com/?a=b": false, "http://127.0.0.1.example.com": false,
 	} {
 		if _, err := parseGitBase(base); (err == nil) != ok {
@@ -61,6 +68,72 @@ func TestOnlyTheConfiguredHostIsFetchedFrom(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// A directory of this machine is fetched from only if the operator named it.
+func TestOnlyTheConfiguredDirectoryIsFetchedFrom(t *testing.T) {
+	base, err := parseGitBase("file:///srv/origins")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &mirrors{gitBase: base, token: func(context.Context, int64) (wire.GitToken, error) {
+		t.Error("a token was asked for")
+		return wire.GitToken{}, nil
+	}}
+	for address, ok := range map[string]bool{
+		"file:///srv/origins/1.git": true, "file:///srv/origins/a%20b.git": true,
+		"file:///srv/origins": false, "file:///srv/origins2/1.git": false, "file:///srv/origins/../x": false, "file:///srv/origins/%2e%2e/x": false,
+		"file://host/srv/origins/1.git": false, "/srv/origins/1.git": false, "https://github.com/srv/origins/1.git": false, "ext::sh -c true": false,
+	} {
+		if err := m.check(wire.Remote{RepositoryID: 1, URL: address, Branch: "main"}); (err == nil) != ok {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	if token, err := m.tokenFor(t.Context(), wire.Remote{RepositoryID: 1}); token != "" || err != nil {
+		t.Errorf("%q %v", token, err)
+	}
+	if env := strings.Join(gitSettings(base, ""), "\n"); strings.Contains(env, "Authorization") || !strings.Contains(env, "protocol.file.allow") {
+		t.Errorf("%s", env)
+	}
+}
+
+// A clone whose history is cut off gives a mirror whose history is.
+func TestShallowRepositoryIsMirrored(t *testing.T) {
+	dir := t.TempDir()
+	git := func(at string, args ...string) string {
+		t.Helper()
+		res, err := proc.Run(t.Context(), proc.Command{
+			Argv: append([]string{"git", "-c", "user.name=hubot", "-c", "user.email=hubot@localhost", "-c", "protocol.file.allow=always"}, args...), Dir: at,
+			Env: []string{"PATH=" + proc.DefaultPath, "HOME=/nonexistent", "GIT_CONFIG_NOSYSTEM=1"},
+		})
+		if err != nil {
+			t.Fatalf("git %v: %v", args, err)
+		}
+		return strings.TrimSpace(string(res.Stdout))
+	}
+	src, origins := filepath.Join(dir, "src"), filepath.Join(dir, "origins")
+	git(dir, "init", "-q", "-b", "main", src)
+	for range 3 {
+		git(src, "commit", "-q", "--allow-empty", "-m", "x")
+	}
+	git(dir, "clone", "-q", "--bare", "--depth", "1", "file://"+src, filepath.Join(origins, "7.git"))
+	git(filepath.Join(origins, "7.git"), "config", "uploadpack.allowAnySHA1InWant", "true")
+	head := git(src, "rev-parse", "HEAD")
+	base, err := parseGitBase("file://" + origins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &mirrors{dir: filepath.Join(dir, "mirrors"), gitBase: base, clock: proc.System(), locks: map[int64]*sync.Mutex{}, ready: map[int64]bool{}}
+	if err := os.Mkdir(m.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Fetch(t.Context(), wire.Remote{RepositoryID: 7, URL: "file://" + origins + "/7.git", Branch: "main"}, head); err != nil {
+		t.Fatal(err)
+	}
+	if n := git(m.path(7), "rev-list", "--count", head); n != "1" {
+		t.Errorf("the mirror has %s commits", n)
+	}
+	git(m.path(7), "fsck", "--connectivity-only")
 }
 
 // The token is in a value, for the git host only, and nowhere else.

@@ -55,7 +55,13 @@ type Options struct {
 	Launcher Launcher
 
 	SandboxUID, SandboxGID int
-	Expose                 []string // host directories shown in sandboxes whose bin is put on PATH
+	// EgressUID and EgressGID are who the proxy of a refresh runs as, if this is
+	// root; default the sandboxes' plus two. Binary is the program it is started
+	// from, as "egress-proxy": the inspect binary, which that user must be able
+	// to execute. Without it a refresh that declares egress fails.
+	EgressUID, EgressGID int
+	Binary               string
+	Expose               []string // host directories shown in sandboxes whose bin is put on PATH
 
 	MinFree      int64         // bytes; below it nothing is restored or refreshed. Default 1 GiB; negative: no floor
 	Grace        time.Duration // age under which nothing is collected; default 10 min
@@ -81,6 +87,7 @@ type Node struct {
 	redactor  *redact.Redactor
 	probe     sandbox.Probe
 
+	ways     wayKeeper
 	ids      keyed         // sandbox ids: start and discard one after the other
 	environs keyed         // environments: refreshes never overlap
 	names    keyed         // snapshots a refresh works on: held while it does
@@ -117,6 +124,9 @@ func New(o Options) (*Node, error) {
 	}
 	if o.MinFree == 0 {
 		o.MinFree = 1 << 30
+	}
+	if o.EgressUID == 0 {
+		o.EgressUID, o.EgressGID = o.SandboxUID+2, o.SandboxGID+2
 	}
 	def(&o.Grace, 10*time.Minute)
 	def(&o.CollectEvery, time.Minute)

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
+	"inspect/checks/redact"
 	"inspect/envs/proc"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/snapshot"
@@ -18,8 +21,11 @@ import (
 // Bounds of a refresh.
 const (
 	defaultRefresh = 30 * time.Minute // if the work names no timeout
-	maxSetup       = 64               // commands
+	maxSetup       = 64               // commands, and lines that load data
 	maxSetupLine   = 16 << 10         // bytes of one
+	maxServices    = 20
+	maxEgress      = 200
+	maxEgressEntry = 300 // bytes
 )
 
 // refreshError is a refresh that failed by what the repository brought, in
@@ -30,8 +36,8 @@ func (e *refreshError) Error() string { return e.words }
 
 func failed(format string, args ...any) error { return &refreshError{fmt.Sprintf(format, args...)} }
 
-// refresh prepares a snapshot: fetch → checkout → setup → scan → snapshot →
-// proof. Whatever the repository brings runs in a sandbox. It is idempotent: a
+// refresh prepares a snapshot: fetch → checkout → setup → services and load →
+// scan → snapshot → proof. Whatever the repository brings runs in a sandbox. It is idempotent: a
 // snapshot that is there already is proved again and offered. If it fails
 // nothing of it stays. The caller holds the snapshot's name.
 func (n *Node) refresh(ctx context.Context, work int64, w wire.RefreshWork) (*wire.SnapshotOffer, error) {
@@ -68,6 +74,8 @@ func (n *Node) refresh(ctx context.Context, work int64, w wire.RefreshWork) (*wi
 	}, nil
 }
 
+var servicePattern = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,39}$`)
+
 func (n *Node) checkRefresh(w wire.RefreshWork) error {
 	switch {
 	case w.Environment == "" || len(w.Environment) > 256:
@@ -78,10 +86,28 @@ func (n *Node) checkRefresh(w wire.RefreshWork) error {
 		return errors.New("its configuration digest is too long")
 	case len(w.Setup) > maxSetup:
 		return fmt.Errorf("it has %d setup commands, at most %d are run", len(w.Setup), maxSetup)
+	case len(w.Load) > maxSetup:
+		return fmt.Errorf("it has %d lines that load data, at most %d are run", len(w.Load), maxSetup)
+	case len(w.Services) > maxServices:
+		return fmt.Errorf("it has %d services, at most %d are started", len(w.Services), maxServices)
+	case len(w.Egress) > maxEgress:
+		return fmt.Errorf("it has %d entries of egress, at most %d are allowed", len(w.Egress), maxEgress)
 	}
-	for _, line := range w.Setup {
+	lines := append(slices.Clone(w.Setup), w.Load...)
+	for _, svc := range w.Services {
+		if !servicePattern.MatchString(svc.Name) || svc.Command == "" || svc.Port < 0 || svc.Port > 65535 {
+			return fmt.Errorf("a service has no proper name, command or port: %q", redact.Cut(svc.Name, 60))
+		}
+		lines = append(lines, svc.Command, svc.Ready, svc.Stop)
+	}
+	for _, line := range lines {
 		if len(line) > maxSetupLine || strings.ContainsRune(line, 0) {
-			return fmt.Errorf("a setup command is longer than %d bytes or holds a zero byte", maxSetupLine)
+			return fmt.Errorf("a setup command, service or load line is longer than %d bytes or holds a zero byte", maxSetupLine)
+		}
+	}
+	for _, e := range w.Egress {
+		if e == "" || len(e) > maxEgressEntry {
+			return errors.New("an entry of egress is empty or too long")
 		}
 	}
 	// The proof's clone is named after the snapshot.
@@ -161,7 +187,7 @@ func (r *refresher) build(ctx context.Context) (info snapshot.Info, err error) {
 			n.log.Warn("the base of a failed refresh stays for now", "base", base, "error", derr)
 		}
 	}()
-	for _, d := range []string{workDir, homeDir} {
+	for _, d := range []string{workDir, homeDir, libDir} {
 		p := filepath.Join(b.Path, d)
 		if err := os.Mkdir(p, 0o755); err != nil {
 			return info, err
@@ -173,15 +199,16 @@ func (r *refresher) build(ctx context.Context) (info snapshot.Info, err error) {
 		}
 	}
 	err = r.inSandbox(ctx, refreshPrefix+r.w.Snapshot, b.Path, func(c *stream.Client) error {
-		for _, phase := range []struct {
-			name string
-			fn   func(context.Context, *stream.Client) error
-		}{{"checkout", r.checkout}, {"setup", r.setup}, {"scan", r.scan}} {
-			if err := r.in(phase.name, func() error { return phase.fn(ctx, c) }); err != nil {
-				return err
-			}
+		if err := r.in("checkout", func() error { return r.checkout(ctx, c) }); err != nil {
+			return err
 		}
-		return nil
+		if err := r.in("setup", func() error { return r.setup(ctx, c) }); err != nil {
+			return err
+		}
+		if err := r.data(ctx, c); err != nil {
+			return err
+		}
+		return r.in("scan", func() error { return r.scan(ctx, c) })
 	})
 	if err != nil {
 		return info, err
@@ -242,25 +269,34 @@ func (r *refresher) inSandbox(ctx context.Context, id, tree string, fn func(*str
 	}
 	limits := r.w.Limits
 	limits.Timeout = 0 // the refresh has its own
-	run, err := n.start(ctx, id, tree, r.w.Remote.RepositoryID, limits, far)
+	var sockets []string
+	if _, base, _ := ours(id); base != "" && len(r.w.Egress) > 0 { // a proof reaches nothing
+		sockets = []string{wire.SocketEgress}
+	}
+	run, err := n.start(ctx, id, tree, r.w.Remote.RepositoryID, limits, sockets, far)
 	if err != nil {
 		near.Close()
 		return err
 	}
 	c := stream.NewClient(near)
-	ferr := c.Ready(ctx)
+	proxy, ferr := n.startProxy(ctx, run.ways, r.w)
+	run.ways.letGo()
+	if ferr == nil {
+		ferr = c.Ready(ctx)
+	}
 	if ferr == nil {
 		ferr = fn(c)
 	}
 	_ = c.Close()
 	if err := n.end(context.WithoutCancel(ctx), id); err != nil {
-		return errors.Join(ferr, fmt.Errorf("end sandbox %s: %w", id, err))
+		return errors.Join(ferr, fmt.Errorf("end sandbox %s: %w", id, err), proxy.stop())
 	}
 	<-run.over
+	perr := proxy.stop()
 	if ferr != nil {
-		return hint(ferr, run.end)
+		return errors.Join(proxy.hint(hint(ferr, run.end)), perr)
 	}
-	return nil
+	return perr
 }
 
 // hint adds what the kernel knows about why a command failed.

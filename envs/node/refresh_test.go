@@ -53,7 +53,7 @@ func TestLifeOfAnEnvironment(t *testing.T) {
 		t.Errorf("repeated: %+v, %v", again, err)
 	}
 
-	c, ends, err := dial.Sandbox(ctx, w.socket, grant)
+	c, ends, err := dialSandbox(ctx, w.socket, grant)
 	must(t, err)
 	if got := sh(t, c, "pwd; cat built/out $HOME/cache; git rev-parse HEAD; git status --porcelain; git symbolic-ref --short HEAD; git rev-parse --abbrev-ref @{u}"); got != "/workspace\none\nwarm\n"+offer.Commit+"\nmain\norigin/main" {
 		t.Errorf("in the sandbox: %q", got)
@@ -86,7 +86,7 @@ func TestLifeOfAnEnvironment(t *testing.T) {
 	verify := w.grant("s1", wire.PurposeVerify, "snap-1")
 	_, err = dial.Restore(ctx, w.socket, verify)
 	must(t, err)
-	v, _, err := dial.Sandbox(ctx, w.socket, verify)
+	v, _, err := dialSandbox(ctx, w.socket, verify)
 	must(t, err)
 	if got := sh(t, v, "git rev-parse HEAD; ls"); strings.Contains(got, "new.txt") || !strings.HasPrefix(got, offer.Commit) {
 		t.Errorf("the second clone has the first's work: %q", got)
@@ -150,7 +150,7 @@ func TestSetupsUntrackedFilesNeverBecomeAChange(t *testing.T) {
 	grant := w.grant("s1", wire.PurposeWork, "snap-1")
 	_, err := dial.Restore(t.Context(), w.socket, grant)
 	must(t, err)
-	c, _, err := dial.Sandbox(t.Context(), w.socket, grant)
+	c, _, err := dialSandbox(t.Context(), w.socket, grant)
 	must(t, err)
 	defer c.Close()
 	if got := sh(t, c, "touch 'odd d' coverage.outer; git status --porcelain; ls"); !strings.Contains(got, "coverage.outer") || strings.Count(got, "?? ") != 2 || !strings.Contains(got, "#hash") {

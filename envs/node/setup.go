@@ -6,12 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
+	"time"
 
 	"inspect/checks/redact"
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
+	"inspect/envs/sandbox/dialer"
 	"inspect/envs/sandbox/stream"
+	"inspect/envs/services"
+	"inspect/envs/wire"
 )
 
 // What is kept of a command's output, in bytes.
@@ -19,6 +24,10 @@ const (
 	outputTail  = 4 << 10 // shown when it failed
 	statusBytes = 1 << 20 // of git status
 )
+
+// firstStart is how long a service may take to become ready on data that was
+// just made. Nobody waits for a refresh as for a session.
+const firstStart = 2 * time.Minute
 
 // checkout gives the sandbox a repository of its own: all objects are in it and
 // it needs nothing outside, but its origin is the read-only mirror. No hooks,
@@ -32,7 +41,7 @@ func (r *refresher) checkout(ctx context.Context, c *stream.Client) error {
 		{"git", "config", "gc.auto", "0"},
 		{"git", "config", "maintenance.auto", "false"},
 		{"git", "remote", "add", "-t", branch, "origin", "file://" + sandbox.MirrorPath},
-		{"git", "fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "origin", commit + ":" + tracking},
+		{"git", "fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--update-shallow", "origin", commit + ":" + tracking},
 		{"git", "symbolic-ref", "refs/remotes/origin/HEAD", tracking},
 		{"git", "-c", "core.hooksPath=/dev/null", "checkout", "--quiet", "-B", branch, "--track", "origin/" + branch},
 	} {
@@ -43,11 +52,77 @@ func (r *refresher) checkout(ctx context.Context, c *stream.Client) error {
 	return nil
 }
 
-// setup runs the repository's setup commands one after the other.
+// setup runs the repository's setup commands one after the other. Where there
+// are services it makes what they need, with their own programs.
 func (r *refresher) setup(ctx context.Context, c *stream.Client) error {
 	for i, line := range r.w.Setup {
 		what := fmt.Sprintf("setup command %d of %d", i+1, len(r.w.Setup))
-		if err := r.command(ctx, c, what, line, stream.Exec{Argv: []string{"sh", "-c", line}}); err != nil {
+		argv := []string{"sh", "-c", line}
+		if len(r.w.Services) > 0 {
+			argv = services.Shell(line)
+		}
+		if err := r.command(ctx, c, what, line, stream.Exec{Argv: argv}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// data starts the services, loads the data into them and stops them cleanly, so
+// that the snapshot holds what they need for another start. Without data to
+// load they are started all the same: a snapshot whose services do not become
+// ready is of no use to anybody.
+func (r *refresher) data(ctx context.Context, c *stream.Client) error {
+	if len(r.w.Services)+len(r.w.Load) == 0 {
+		return nil
+	}
+	var died []wire.ServiceState
+	var set *services.Set
+	err := r.in("services", func() (err error) {
+		set, err = services.Start(ctx, c, r.w.Services, services.Options{
+			Clock: r.n.clock, Redact: r.n.redactor, Timeout: firstStart,
+			Dial: func(ctx context.Context, addr string) (net.Conn, error) { return dialer.Dial(ctx, c, addr) },
+			Event: func(s wire.ServiceState) {
+				r.n.log.Info("a service of a refresh", "snapshot", r.w.Snapshot, "service", s.Name, "state", s.State, "after", s.After, "words", s.Words)
+				if s.State == services.StateFailed {
+					died = append(died, s)
+				}
+			},
+		})
+		return err
+	})
+	var bad *services.Error
+	if errors.As(err, &bad) {
+		return failed("%v", bad)
+	}
+	if err != nil {
+		return failed("the services could not be started: %v", err)
+	}
+	if len(r.w.Load) > 0 {
+		err = r.in("load", func() error { return r.load(ctx, c) })
+	}
+	// Before they are stopped: a service that ended by itself has lost data.
+	lost := set.Failed()
+	if serr := r.in("stop", func() error { return set.Stop(ctx) }); serr != nil {
+		err = errors.Join(err, failed("%v", serr))
+	}
+	if len(lost) == 0 {
+		return err
+	}
+	words := strings.Join(lost, "; ") + " while the data was loaded"
+	if err != nil {
+		words = err.Error() + "\n" + words
+	}
+	for _, s := range died {
+		words += "\n" + s.Output
+	}
+	return failed("%s", words)
+}
+
+func (r *refresher) load(ctx context.Context, c *stream.Client) error {
+	for i, line := range r.w.Load {
+		what := fmt.Sprintf("loading data, line %d of %d,", i+1, len(r.w.Load))
+		if err := r.command(ctx, c, what, line, stream.Exec{Argv: services.Shell(line)}); err != nil {
 			return err
 		}
 	}
@@ -62,12 +137,15 @@ if [ -d .git ]; then
   find .git -xdev -name '*.lock' -type f -delete
   rm -f .git/gc.pid .git/fsmonitor--daemon.ipc
 fi
-find "$PWD" "$HOME" -xdev \( -name postmaster.pid -o -type s -o -type p \) -delete
+set -- "$PWD" "$HOME"
+if [ -d /var/lib ]; then set -- "$@" /var/lib; fi
+find "$@" -xdev \( -name postmaster.pid -o -type s -o -type p \) -delete
 `
 
 // scan looks at what setup made of the tree. Setup may add what git ignores;
 // what it leaves beside that is written to .git/info/exclude, so that it never
-// becomes a part of somebody's change; what it changes of the repository's own
+// becomes a part of somebody's change, and so are the caches that Python leaves
+// beside every source it runs; what it changes of the repository's own
 // files fails the refresh, because every session would begin with that change.
 func (r *refresher) scan(ctx context.Context, c *stream.Client) error {
 	if err := r.command(ctx, c, "clearing what setup left", "find", stream.Exec{Argv: []string{"sh", "-c", leftovers}}); err != nil {
@@ -81,18 +159,18 @@ func (r *refresher) scan(ctx context.Context, c *stream.Client) error {
 		return failed("setup changed files of the repository: %s. Let setup leave them as they are (for example npm ci in place of npm install), or commit the change",
 			listed(status.changed))
 	}
+	lines, err := excludes(status.untracked)
+	if err != nil {
+		return err
+	}
+	err = r.command(ctx, c, "excluding what setup left", "cat", stream.Exec{
+		Argv:  []string{"sh", "-c", "mkdir -p .git/info && cat >> .git/info/exclude"},
+		Stdin: strings.NewReader("# left by setup\n" + lines + "# left by whatever runs Python\n__pycache__/\n"),
+	})
+	if err != nil {
+		return err
+	}
 	if len(status.untracked) > 0 {
-		lines, err := excludes(status.untracked)
-		if err != nil {
-			return err
-		}
-		err = r.command(ctx, c, "excluding what setup left", "cat", stream.Exec{
-			Argv:  []string{"sh", "-c", "mkdir -p .git/info && cat >> .git/info/exclude"},
-			Stdin: strings.NewReader("# left by setup\n" + lines),
-		})
-		if err != nil {
-			return err
-		}
 		r.n.log.Info("setup left files git does not ignore; they are excluded", "snapshot", r.w.Snapshot, "names", listed(status.untracked))
 	}
 	if err := r.verifyTree(ctx, c); err != nil {

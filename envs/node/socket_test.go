@@ -62,7 +62,7 @@ func TestOnlyGoodGrantsAreObeyed(t *testing.T) {
 			if _, err := dial.Restore(t.Context(), w.socket, test.grant); code(err) != test.code {
 				t.Errorf("restore: %v", err)
 			}
-			if _, _, err := dial.Sandbox(t.Context(), w.socket, test.grant); code(err) != test.code && !(name == "path as snapshot") {
+			if _, _, err := dialSandbox(t.Context(), w.socket, test.grant); code(err) != test.code && !(name == "path as snapshot") {
 				t.Errorf("sandbox: %v", err)
 			}
 			if name == "path as snapshot" {
@@ -83,11 +83,11 @@ func TestOnlyGoodGrantsAreObeyed(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, _, err := dial.Sandbox(t.Context(), w.socket, w.grant("s4", wire.PurposeWork, "snap-1")); code(err) != "not_found" {
+	if _, _, err := dialSandbox(t.Context(), w.socket, w.grant("s4", wire.PurposeWork, "snap-1")); code(err) != "not_found" {
 		t.Errorf("a sandbox without a clone: %v", err)
 	}
 	f.publish("snap-2")
-	if _, _, err := dial.Sandbox(t.Context(), w.socket, w.grant("s1", wire.PurposeWork, "snap-2")); code(err) != "bad_request" {
+	if _, _, err := dialSandbox(t.Context(), w.socket, w.grant("s1", wire.PurposeWork, "snap-2")); code(err) != "bad_request" {
 		t.Errorf("a sandbox over a clone of another snapshot: %v", err)
 	}
 }
@@ -227,7 +227,7 @@ func TestFiftyRestoresAndDiscards(t *testing.T) {
 					t.Errorf("restore: %v", err)
 				}
 			}
-			c, _, err := dial.Sandbox(t.Context(), w.socket, grant)
+			c, _, err := dialSandbox(t.Context(), w.socket, grant)
 			if err != nil {
 				t.Errorf("sandbox: %v", err)
 			} else {
@@ -274,7 +274,7 @@ func TestDialWaitsForTheDaemonButNotForARefusal(t *testing.T) {
 	grant := w.grant("s1", wire.PurposeWork, "snap-1")
 	go func() { _, err := dial.Restore(ctx, w.socket, grant); done <- err }()
 	go func() { done <- dial.Discard(ctx, w.socket, grant) }()
-	go func() { _, _, err := dial.Sandbox(ctx, w.socket, grant); done <- err }()
+	go func() { _, _, err := dialSandbox(ctx, w.socket, grant); done <- err }()
 	cancel()
 	for range 3 {
 		if err := <-done; !errors.Is(err, context.Canceled) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +24,9 @@ type box struct {
 	a       *attempt
 	sb      Sandbox
 	end     <-chan wire.SandboxEnd
+	ways    map[string]net.Listener // out of the sandbox, by the name of the grant's socket
+	serving sync.WaitGroup          // what serves them
+	shut    context.CancelFunc      // ends that; nil: nothing does
 	closing sync.Once
 	ended   wire.SandboxEnd // after close
 }
@@ -31,11 +35,11 @@ type box struct {
 func (a *attempt) open(ctx context.Context, purpose string) (*box, error) {
 	ctx, cancel := proc.WithTimeout(ctx, a.clock, a.opt.pace.sandbox)
 	defer cancel()
-	sb, end, err := a.node.Sandbox(ctx, a.grant(purpose))
+	sb, end, ways, err := a.node.Sandbox(ctx, a.grant(purpose))
 	if err != nil {
 		return nil, fmt.Errorf("start a sandbox: %w", err)
 	}
-	return &box{a: a, sb: sb, end: end}, nil
+	return &box{a: a, sb: sb, end: end, ways: ways}, nil
 }
 
 // close ends the sandbox with all that runs in it and says what is known about
@@ -43,6 +47,13 @@ func (a *attempt) open(ctx context.Context, purpose string) (*box, error) {
 func (b *box) close() wire.SandboxEnd {
 	b.closing.Do(func() {
 		_ = b.sb.Close()
+		for _, l := range b.ways {
+			_ = l.Close()
+		}
+		if b.shut != nil {
+			b.shut()
+		}
+		b.serving.Wait()
 		select {
 		case b.ended = <-b.end:
 		case <-b.a.clock.After(b.a.opt.pace.sandboxEnd):

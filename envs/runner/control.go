@@ -192,13 +192,9 @@ func (c *control) try(ctx context.Context, r request) error {
 			req.Header.Set("Content-Type", "application/json")
 		}
 	}
-	req.Header.Set(wire.HeaderVersion, strconv.Itoa(wire.Version))
-	req.Header.Set(wire.HeaderSession, c.opt.Session)
-	req.Header.Set(wire.HeaderGeneration, strconv.Itoa(c.opt.Generation))
-	if !r.noToken {
-		c.mu.Lock()
-		req.Header.Set("Authorization", "Bearer "+c.token)
-		c.mu.Unlock()
+	c.sign(req.Header)
+	if r.noToken {
+		req.Header.Del("Authorization")
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
@@ -232,6 +228,16 @@ func (c *control) try(ctx context.Context, r request) error {
 		}
 	}
 	return nil
+}
+
+// sign puts who we are on a request to the control plane.
+func (c *control) sign(h http.Header) {
+	h.Set(wire.HeaderVersion, strconv.Itoa(wire.Version))
+	h.Set(wire.HeaderSession, c.opt.Session)
+	h.Set(wire.HeaderGeneration, strconv.Itoa(c.opt.Generation))
+	c.mu.Lock()
+	h.Set("Authorization", "Bearer "+c.token)
+	c.mu.Unlock()
 }
 
 // refusal makes a *wire.Error of an answer that is not 2xx, whoever gave it.

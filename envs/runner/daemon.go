@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"net"
 
 	"inspect/envs/node/dial"
 	"inspect/envs/wire"
@@ -16,12 +17,12 @@ func (d daemon) Restore(ctx context.Context, grant string) (wire.RestoreReply, e
 	return dial.Restore(ctx, d.socket, grant)
 }
 
-func (d daemon) Sandbox(ctx context.Context, grant string) (Sandbox, <-chan wire.SandboxEnd, error) {
-	client, end, err := dial.Sandbox(ctx, d.socket, grant)
+func (d daemon) Sandbox(ctx context.Context, grant string) (Sandbox, <-chan wire.SandboxEnd, map[string]net.Listener, error) {
+	r, err := dial.Sandbox(ctx, d.socket, grant)
 	if err != nil {
-		return nil, nil, err // a nil client is no Sandbox
+		return nil, nil, nil, err // a nil client is no Sandbox
 	}
-	return client, end, nil
+	return r.Client, r.Ends, r.Sockets, nil
 }
 
 func (d daemon) Discard(ctx context.Context, grant string) error {

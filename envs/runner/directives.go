@@ -126,7 +126,7 @@ func (a *attempt) givePrompts(ctx context.Context, s harness.Session) {
 	for _, p := range a.orders.takePrompts() {
 		err := error(harness.ErrOver)
 		if s != nil {
-			err = s.Prompt(ctx, p.Text, p.Author)
+			err = s.Prompt(ctx, harness.Prompt{Text: p.Text, Author: p.Author})
 		}
 		if err == nil {
 			a.events.note("A prompt of %s was given to the agent.", p.Author)

@@ -73,9 +73,9 @@ func (l *eventLog) add(kind string, data any) {
 	switch {
 	case l.broken != nil || l.last >= wire.MaxEvents:
 		return
-	case kind == wire.EventOutput && l.quiet:
+	case chatter(kind) && l.quiet:
 		return
-	case kind == wire.EventOutput && l.last >= wire.MaxEvents-keptEvents:
+	case chatter(kind) && l.last >= wire.MaxEvents-keptEvents:
 		l.quiet = true
 		kind, data = wire.EventNote, wire.Note{Words: "The agent has said more than a session may; its further output is not shown."}
 	}
@@ -95,6 +95,15 @@ func (l *eventLog) add(kind string, data any) {
 		l.last++
 	}
 	l.signal()
+}
+
+// chatter are the kinds of events an agent can make at will.
+func chatter(kind string) bool {
+	switch kind {
+	case wire.EventOutput, wire.EventMessage, wire.EventTool, wire.EventEgress:
+		return true
+	}
+	return false
 }
 
 // text makes s fit to be shown: redacted, clean, not longer than most bytes.

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"net"
 
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/wire"
@@ -16,8 +17,9 @@ type Node interface {
 	Restore(ctx context.Context, grant string) (wire.RestoreReply, error)
 	// Sandbox starts a sandbox over the grant's clone. The channel gives one
 	// value when the sandbox has ended, or is closed without one if nobody
-	// could tell.
-	Sandbox(ctx context.Context, grant string) (Sandbox, <-chan wire.SandboxEnd, error)
+	// could tell. The listeners are those of the grant's sockets, by name; they
+	// are the caller's to serve and to close.
+	Sandbox(ctx context.Context, grant string) (Sandbox, <-chan wire.SandboxEnd, map[string]net.Listener, error)
 	// Discard removes the grant's clone. Not found is success.
 	Discard(ctx context.Context, grant string) error
 }

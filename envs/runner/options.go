@@ -47,6 +47,8 @@ type pace struct {
 	turn       time.Duration // a bundle of committed work at least this often
 	restore    time.Duration // most a restore may take
 	sandbox    time.Duration // most a sandbox may take to start
+	boot       time.Duration // most the agent may take until it can be given a prompt
+	service    time.Duration // most a declared service may take until it is ready
 	sandboxEnd time.Duration // most its end may take to be told
 	git        time.Duration // most one git command may take
 	script     time.Duration // most one small command of ours may take
@@ -70,6 +72,8 @@ func (p *pace) setDefaults() {
 		{&p.turn, time.Minute},
 		{&p.restore, 10 * time.Minute},
 		{&p.sandbox, 3 * time.Minute},
+		{&p.boot, 90 * time.Second},
+		{&p.service, time.Minute},
 		{&p.sandboxEnd, 15 * time.Second},
 		{&p.git, 2 * time.Minute},
 		{&p.script, 20 * time.Second},

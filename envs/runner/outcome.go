@@ -59,14 +59,20 @@ func decide(e ending) wire.Outcome {
 		return o
 
 	case e.why == cutDeadline:
-		o := fail(wire.OutcomeTimedOut, "", fmt.Sprintf("%s was not done within %s.", agent, e.workedBy.Round(time.Second)))
+		o := fail(wire.OutcomeTimedOut, "", fmt.Sprintf("%s was not done within %s; nothing was verified.", agent, e.workedBy.Round(time.Second)))
 		if limit != "" {
 			o.Reason = reason
 		}
 		return o
 
+	case e.why == cutBudget:
+		return fail(wire.OutcomeOverBudget, "budget", fmt.Sprintf("%s was not done when the budget for model calls was used up; nothing was verified.", agent))
+
 	case e.result.Missing != "":
 		return fail(wire.OutcomeFailed, wire.ReasonHarnessMissing, fmt.Sprintf("%s could not be started: %s.", agent, trimDot(e.result.Missing)))
+
+	case e.result.Failed != "" && e.why == cutNot && limit == "":
+		return fail(wire.OutcomeFailed, wire.ReasonModel, fmt.Sprintf("%s could not go on: %s.", agent, trimDot(e.result.Failed)))
 
 	case e.result.Err != nil && limit != "" && e.why == cutNot:
 		return fail(wire.OutcomeFailed, reason, agent+" was ended with its sandbox.")

@@ -27,6 +27,7 @@ import (
 
 	"inspect/checks/redact"
 	"inspect/envs/proc"
+	"inspect/envs/services"
 	"inspect/envs/wire"
 )
 
@@ -43,6 +44,9 @@ type attempt struct {
 	up      *uploader
 	orders  *orders
 	spec    wire.Spec
+	money   *money
+
+	instructed string // sha256 of the first prompt; set before the agent gets it
 
 	mu       sync.Mutex
 	phaseNow string
@@ -60,7 +64,7 @@ func Run(ctx context.Context, o Options) error {
 	defer end(context.Canceled)
 	log := o.Log.With("session", o.Session, "generation", o.Generation)
 	red := redact.New(o.Secret)
-	a := &attempt{opt: o, clock: o.Clock, log: log, red: red, node: o.Node, orders: newOrders()}
+	a := &attempt{opt: o, clock: o.Clock, log: log, red: red, node: o.Node, orders: newOrders(), money: newMoney()}
 	if a.node == nil {
 		a.node = daemon{socket: o.NodeSocket}
 	}
@@ -159,15 +163,16 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 	defer done()
 	var times wire.Times
 	end := func(o wire.Outcome) wire.Outcome {
-		o.Times = times
+		o.Times, o.Instructions = times, a.instructed
 		return o
 	}
 
-	if _, err := a.adapter(); err != nil {
+	if _, _, err := a.adapter(); err != nil {
 		return wire.Outcome{Kind: wire.OutcomeFailed, Reason: wire.ReasonHarnessMissing, Words: sentence(err)}
 	}
 
 	a.enter("restoring")
+	begun := a.clock.Now()
 	restored, err := a.restore(ctx, wire.PurposeWork)
 	times.Restore = restored.Duration
 	if err != nil {
@@ -178,8 +183,18 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 		return end(a.trouble(ctx, "sandbox", err))
 	}
 	defer work.close()
+	if err := a.serveWays(live, work); err != nil {
+		return end(a.trouble(ctx, "sandbox", err))
+	}
 
+	// The agent's own start takes longer than ours: it goes on beside it.
+	ag, err := a.boot(live, work)
+	if err != nil {
+		return end(a.trouble(ctx, "harness", err))
+	}
+	defer ag.end()
 	var base baseline
+	var prompt string
 	err = a.timed(&times.Sync, func() error {
 		if err := work.sync(ctx); err != nil {
 			return err
@@ -189,27 +204,32 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 		}
 		return work.resume(ctx)
 	})
+	if err == nil {
+		prompt, err = a.instruct(ctx, work)
+	}
 	if err != nil {
 		return end(a.trouble(ctx, wire.ReasonSync, err))
 	}
 	if len(a.spec.Setup) > 0 && restored.Commit != "" && restored.Commit != a.spec.BaseSHA {
 		a.events.note("The snapshot is of commit %s, the base is %s. Setup was not run again after this drift.", short12(restored.Commit), short12(a.spec.BaseSHA))
 	}
+	running, err := work.startServices(ctx)
+	if err != nil {
+		return end(a.serviceTrouble(ctx, "before the agent came", err))
+	}
+	if err := a.awaitReady(ctx, ag); err != nil {
+		return end(a.trouble(ctx, "harness", err))
+	}
+	times.Ready = a.clock.Now().Sub(begun)
 
 	a.enter("working")
 	e := ending{label: a.label(), limits: a.spec.Limits, workedBy: a.workTime(a.clock.Now())}
-	err = a.timed(&times.Work, func() error {
-		var err error
-		e.result, e.why, err = a.work(live, work)
-		return err
+	_ = a.timed(&times.Work, func() error {
+		e.result, e.why = a.work(live, work, ag, prompt)
+		return nil
 	})
+	running.stop(live)
 	e.end = work.close()
-	if err != nil {
-		if reason, words := limitOf(e.end, a.spec.Limits); reason != "" {
-			return end(wire.Outcome{Kind: wire.OutcomeFailed, Reason: reason, Words: "The agent could not be started. " + words})
-		}
-		return end(a.trouble(ctx, "harness", err))
-	}
 	if live.Err() != nil {
 		return wire.Outcome{}
 	}
@@ -230,9 +250,13 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 	a.enter("verifying")
 	v, err := a.verify(ctx, e.taken, &times)
 	a.givePrompts(live, nil)
-	if err != nil {
+	var service *services.Error
+	switch {
+	case errors.As(err, &service):
+		o = a.serviceTrouble(ctx, "with the change applied", err)
+	case err != nil:
 		o = a.trouble(ctx, "verify", err)
-	} else {
+	default:
 		o = a.afterVerify(ctx, v)
 	}
 	return end(a.keep(o, e.taken))
@@ -302,6 +326,9 @@ func (a *attempt) settle(o wire.Outcome) wire.Outcome {
 	}
 	if a.up.refusal(o.Patch) != nil {
 		o.Patch = ""
+	}
+	if a.up.refusal(o.Instructions) != nil {
+		o.Instructions = ""
 	}
 	for i := range o.Results {
 		if a.up.refusal(o.Results[i].Stdout) != nil {

@@ -26,18 +26,25 @@ func (b *box) sync(ctx context.Context) error {
 	if err := b.prepare(ctx); err != nil {
 		return err
 	}
-	have, err := b.run(ctx, a.git(a.repository(), "cat-file", "-e", base+"^{commit}"))
-	if err != nil {
+	if err := b.have(ctx, base); err != nil {
 		return err
 	}
-	if !have.ok() {
-		c := a.git(a.repository(), "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", a.places().mirror, base)
-		c.step = "sync"
-		if _, err := b.must(ctx, c); err != nil {
-			return fmt.Errorf("fetch commit %s from the mirror: %w", short12(base), err)
-		}
-	}
 	return b.checkout(ctx, base)
+}
+
+// have makes sure that a commit is in the clone.
+func (b *box) have(ctx context.Context, sha string) error {
+	a := b.a
+	there, err := b.run(ctx, a.git(a.repository(), "cat-file", "-e", sha+"^{commit}"))
+	if err != nil || there.ok() {
+		return err
+	}
+	c := a.git(a.repository(), "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", a.places().mirror, sha)
+	c.step = "sync"
+	if _, err := b.must(ctx, c); err != nil {
+		return fmt.Errorf("fetch commit %s from the mirror: %w", short12(sha), err)
+	}
+	return nil
 }
 
 // checkout puts workBranch and the files on a commit.

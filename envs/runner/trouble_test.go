@@ -84,7 +84,7 @@ func TestPromptsAndUnknownDirectivesAreAnswered(t *testing.T) {
 	})
 	w.outcome()
 	notes := w.control.texts(wire.EventNote)
-	for _, want := range []string{"prompt of hubot was not given to the agent", `"allow_host"`} {
+	for _, want := range []string{"prompt of hubot was given to the agent", `"allow_host"`} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("the notes lack %q:\n%s", want, notes)
 		}
@@ -358,8 +358,8 @@ func TestNodeRefuses(t *testing.T) {
 
 func TestHarnessThatIsNotSupported(t *testing.T) {
 	w := newWorld(t)
-	w.spec.Harness.Kind = "opencode"
-	if o := w.outcome(); o.Kind != wire.OutcomeFailed || o.Words != `Harness "opencode" is not supported yet.` {
+	w.spec.Harness.Kind = "emacs"
+	if o := w.outcome(); o.Kind != wire.OutcomeFailed || o.Words != `Harness "emacs" is not known to this runner; update it.` {
 		t.Fatalf("outcome %+v", o)
 	}
 }

@@ -34,6 +34,9 @@ func (a *attempt) verify(ctx context.Context, t taken, times *wire.Times) (verif
 		return v, err
 	}
 	defer b.close()
+	if err := a.serveWays(ctx, b); err != nil {
+		return v, err
+	}
 	if err := b.sync(ctx); err != nil {
 		return v, err
 	}
@@ -51,6 +54,11 @@ func (a *attempt) verify(ctx context.Context, t taken, times *wire.Times) (verif
 	if v.tree = tree.line(); !isSHA(v.tree) {
 		return v, errors.New("git gave no tree for the result")
 	}
+	running, err := b.startServices(ctx)
+	if err != nil {
+		return v, err
+	}
+	defer running.stop(ctx)
 	for _, c := range a.spec.Verify {
 		res, err := a.verifyOne(ctx, b, c)
 		if err != nil && res.Stdout == "" {

@@ -2,13 +2,10 @@ package runner
 
 import (
 	"context"
-	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"inspect/envs/harness"
-	"inspect/envs/harness/command"
 	"inspect/envs/proc"
 	"inspect/envs/wire"
 )
@@ -21,50 +18,32 @@ const (
 	cutStop         // a stop directive
 	cutFinish       // a finish directive: what there is is the result
 	cutDeadline     // Spec.WorkDeadline
+	cutBudget       // the model gateway refused for lack of money
 )
 
-// adapter is the harness the spec names.
-func (a *attempt) adapter() (harness.Harness, error) {
-	switch h := a.spec.Harness; h.Kind {
-	case "command":
-		return command.Harness{Argv: h.Command, Clock: a.clock}, nil
-	default:
-		return nil, fmt.Errorf("harness %q is not supported yet", h.Kind)
-	}
-}
-
-// label is how the agent is called to people.
-func (a *attempt) label() string {
-	if l := a.spec.Harness.Label; l != "" {
-		return l
-	}
-	return a.spec.Harness.Kind
-}
-
-// work runs the agent until it ends, is told to, or its time is over. In the
-// meantime its committed work is uploaded about once a minute. It returns when
-// the agent is gone; if it would not go, the sandbox is closed.
-func (a *attempt) work(live context.Context, b *box) (harness.Result, cut, error) {
+// work gives the agent its prompt and waits until it ends, is told to, or its
+// time or money is over. In the meantime its committed work is uploaded at the
+// end of each turn and about once a minute. It returns when the agent is gone;
+// if it would not go, the sandbox is closed.
+func (a *attempt) work(live context.Context, b *box, s *agent, prompt string) (harness.Result, cut) {
 	ctx, cancel := context.WithCancel(live)
 	defer cancel()
-	h, err := a.adapter()
-	if err != nil {
-		return harness.Result{}, cutNot, err
-	}
 	begun := a.clock.Now()
-	s, err := h.Start(ctx, b.sb, a.input(), func(e harness.Event) { a.events.add(e.Kind, e.Data) })
-	if err != nil {
-		return harness.Result{}, cutNot, err
+	if err := s.Prompt(ctx, harness.Prompt{Text: prompt}); err != nil {
+		a.log.Info("the agent did not take its prompt", "error", err) // how it ended says why
 	}
 
 	turns := a.clock.NewTicker(a.opt.pace.turn)
 	defer turns.Stop()
+	time80 := a.clock.After(a.workTime(begun) / 5 * 4)
 	var (
 		why      cut
 		kill     <-chan time.Time
 		deadline = a.clock.After(a.workTime(begun))
 		turn     chan string // the tip of a turn that is being taken
+		again    bool        // a turn ended while another was taken
 		lastTip  string
+		warned   bool // of the budget
 	)
 	interrupt := func(c cut) {
 		if why != cutNot {
@@ -77,32 +56,54 @@ func (a *attempt) work(live context.Context, b *box) (harness.Result, cut, error
 		s.Interrupt()
 		kill = a.clock.After(a.patience())
 	}
+	take := func() {
+		if turn != nil {
+			again = true
+			return
+		}
+		if why == cutNot {
+			again, turn = false, make(chan string, 1)
+			go func() { turn <- a.takeTurn(ctx, b, lastTip) }()
+		}
+	}
 	for over := false; !over; {
 		stop, finish, changed := a.orders.watch()
+		nearly, spent, paid := a.money.look()
 		a.givePrompts(ctx, s)
 		switch {
 		case stop && why != cutStop:
 			interrupt(cutStop)
 		case finish:
 			interrupt(cutFinish)
+		case spent && why == cutNot:
+			interrupt(cutBudget)
+		case nearly && !warned && why == cutNot:
+			warned = true
+			a.warn(ctx, s, harness.WrapUpBudget)
 		}
 		select {
 		case <-s.Done():
 			over = true
 		case <-changed:
+		case <-paid:
+		case <-time80:
+			if why == cutNot {
+				a.warn(ctx, s, harness.WrapUpTime)
+			}
 		case <-deadline:
 			interrupt(cutDeadline)
 		case <-kill:
 			kill = nil
 			a.log.Info("the agent does not stop, ending its sandbox")
 			b.close()
+		case <-s.turns:
+			take()
 		case <-turns.C():
-			if turn == nil && why == cutNot {
-				turn = make(chan string, 1)
-				go func() { turn <- a.takeTurn(ctx, b, lastTip) }()
-			}
+			take()
 		case lastTip = <-turn:
-			turn = nil
+			if turn = nil; again {
+				take()
+			}
 		case <-ctx.Done():
 			b.close()
 			<-s.Done()
@@ -114,15 +115,33 @@ func (a *attempt) work(live context.Context, b *box) (harness.Result, cut, error
 		<-turn
 	}
 	res := s.Wait()
+	if _, spent, _ := a.money.look(); spent && why == cutNot && !res.OK() {
+		why = cutBudget // it ended for it before we had asked
+	}
 	if res.Err == nil && live.Err() == nil {
 		b.unlock(live)
 	}
+	line := strings.Join(a.spec.Harness.Command, " ")
+	if line == "" {
+		line = a.spec.Harness.Kind
+	}
 	a.events.add(wire.EventCommand, wire.Command{
-		Step: "harness", Line: a.events.text(strings.Join(a.spec.Harness.Command, " "), 1<<10),
+		Step: "harness", Line: a.events.text(line, 1<<10),
 		ExitCode: res.ExitCode, Signal: res.Signal, Duration: res.Duration,
 		Output: a.events.text(res.Tail, tailBytes), Error: a.events.text(harnessTrouble(res), maxWords),
 	})
-	return res, why, nil
+	return res, why
+}
+
+// warn tells an agent at work that its means are nearly used up.
+func (a *attempt) warn(ctx context.Context, s harness.Session, words string) {
+	go func() { // an agent may take its time to listen
+		if s.Notify(ctx, words) {
+			a.events.note("The agent was told: %s", words)
+		} else if ctx.Err() == nil {
+			a.events.note("The agent could not be told that its means are nearly used up.")
+		}
+	}()
 }
 
 // unlock gives the clone's two directories back to their owner, should the
@@ -141,6 +160,8 @@ func harnessTrouble(r harness.Result) string {
 		return r.Missing
 	case r.Err != nil:
 		return r.Err.Error()
+	case r.Failed != "":
+		return r.Failed
 	}
 	return ""
 }
@@ -169,32 +190,4 @@ func (a *attempt) takeTurn(ctx context.Context, b *box, last string) string {
 	}
 	a.up.bundle(bun, tip, false)
 	return tip
-}
-
-// input is what the agent is started with.
-func (a *attempt) input() harness.Input {
-	s, p := a.spec, a.places()
-	env := append(a.identity(),
-		"INSPECT_SESSION="+s.Session,
-		"INSPECT_GENERATION="+strconv.Itoa(s.Generation),
-		"INSPECT_REPOSITORY="+s.Repository,
-		"INSPECT_BASE_BRANCH="+s.BaseBranch,
-		"INSPECT_BASE_SHA="+s.BaseSHA,
-		"GIT_CONFIG_GLOBAL="+p.scratch()+"/gitconfig-agent",
-		"GIT_TERMINAL_PROMPT=0",
-	)
-	return harness.Input{
-		Prompt: s.Prompt, Dir: p.workspace, Home: p.home, Env: env, Model: s.Harness.Model,
-		OutputBytes: s.Limits.OutputBytes, Redact: a.red,
-	}
-}
-
-// workTime is how long the agent may work from now on: what the repository
-// allows, and never beyond the attempt's own deadline.
-func (a *attempt) workTime(now time.Time) time.Duration {
-	left := a.spec.WorkDeadline.Sub(now)
-	if most := a.spec.Limits.Timeout; most > 0 {
-		left = min(left, most)
-	}
-	return left
 }

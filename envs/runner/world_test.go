@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -187,7 +188,7 @@ func (n *testNode) Restore(ctx context.Context, purpose string) (wire.RestoreRep
 	return wire.RestoreReply{Commit: n.sample.first, Store: "dir", Tier: "test", Limits: "enforced", Duration: time.Millisecond}, nil
 }
 
-func (n *testNode) Sandbox(ctx context.Context, purpose string) (Sandbox, <-chan wire.SandboxEnd, error) {
+func (n *testNode) Sandbox(ctx context.Context, purpose string) (Sandbox, <-chan wire.SandboxEnd, map[string]net.Listener, error) {
 	n.mu.Lock()
 	n.n++
 	n.starts[purpose]++
@@ -195,7 +196,7 @@ func (n *testNode) Sandbox(ctx context.Context, purpose string) (Sandbox, <-chan
 	n.mu.Unlock()
 	ours, theirs, err := stream.Pair()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	clone := n.clone(purpose)
 	box, err := n.l.Start(ctx, sandbox.Spec{
@@ -208,7 +209,7 @@ func (n *testNode) Sandbox(ctx context.Context, purpose string) (Sandbox, <-chan
 	})
 	if err != nil {
 		ours.Close()
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	client := stream.NewClient(ours)
 	ends := make(chan wire.SandboxEnd, 1)
@@ -217,9 +218,10 @@ func (n *testNode) Sandbox(ctx context.Context, purpose string) (Sandbox, <-chan
 	n.boxes, n.clients = append(n.boxes, box), append(n.clients, client)
 	n.mu.Unlock()
 	if n.onSandbox != nil {
-		return n.onSandbox(purpose, nth, client, ends)
+		sb, end, err := n.onSandbox(purpose, nth, client, ends)
+		return sb, end, nil, err
 	}
-	return client, ends, nil
+	return client, ends, nil, nil
 }
 
 func (n *testNode) Discard(_ context.Context, purpose string) error {

@@ -22,7 +22,7 @@ var etcEntries = []string{
 }
 
 // etcPatterns are further ones that programs under /usr link to.
-var etcPatterns = []string{"/etc/java-*", "/etc/python3*"}
+var etcPatterns = []string{"/etc/java-*", "/etc/python3*", "/etc/maven/m2.conf", "/etc/maven/logging"}
 
 // etcFiles are written for each sandbox.
 func etcFiles() map[string]string {
@@ -137,6 +137,10 @@ func (l *Launcher) options(a *argFiles, s Spec, info *os.File) {
 			dir = Workspace
 		}
 	}
+	for _, f := range s.Forwards {
+		// Connecting to a socket needs no writable mount; changing the file does.
+		a.add("--ro-bind", f.Socket, f.inside())
+	}
 	for _, e := range append(l.environment(s), s.Env...) {
 		name, value, _ := strings.Cut(e, "=")
 		a.add("--setenv", name, value)
@@ -144,6 +148,9 @@ func (l *Launcher) options(a *argFiles, s Spec, info *os.File) {
 	a.add("--seccomp", a.data(l.filter), "--chdir", dir,
 		"--remount-ro", "/run/inspect", "--remount-ro", "/dev", "--remount-ro", "/")
 }
+
+// inside is where a forward's socket is shown.
+func (f Forward) inside() string { return SocketDir + "/" + strconv.Itoa(f.Port) }
 
 // hostEtc is which of the entries exist here.
 func hostEtc() (out []string) {

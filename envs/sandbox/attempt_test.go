@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -39,6 +40,7 @@ var attempts = map[string]func(args []string) error{
 	"the host's abstract names": hostAbstract,
 	"the host's processes":      hostProcesses,
 	"kernel settings":           kernelSettings,
+	"the ways out":              waysOut,
 }
 
 func attempt(args []string) int {
@@ -446,6 +448,63 @@ func hostProcesses(args []string) error {
 		return fmt.Errorf("the cgroup's place is visible: %s", b)
 	}
 	return nil
+}
+
+// waysOut is given the port that leads outside and one that does not.
+func waysOut(args []string) error {
+	socket := SocketDir + "/" + args[0]
+	entries, err := os.ReadDir(SocketDir)
+	if err != nil {
+		return err
+	}
+	st, err := os.Lstat(socket)
+	if len(entries) != 1 || err != nil || st.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("%s holds %v, %w", SocketDir, entries, err)
+	}
+	_, lerr := os.Stat(SocketDir + "/..data")
+	_, aerr := net.Listen("unix", SocketDir+"/another")
+	_, werr := os.OpenFile(socket, os.O_WRONLY, 0)
+	errs := []error{
+		refused("look beside it", lerr, fs.ErrNotExist),
+		refused("listen beside it", aerr, unix.EROFS),
+		refused("open it", werr, unix.ENXIO, unix.EROFS),
+		refused("remove it", os.Remove(socket), unix.EROFS, unix.EBUSY),
+		refused("put another in its place", os.Rename("/tmp", socket), unix.EXDEV, unix.EROFS, unix.EBUSY, unix.EACCES, unix.EPERM),
+		refused("link over it", os.Symlink("/tmp/x", socket), fs.ErrExist, unix.EROFS),
+		refused("move it", os.Rename(socket, SocketDir+"/x"), unix.EROFS, unix.EBUSY),
+		refused("close it to others", os.Chmod(socket, 0), unix.EROFS, unix.EPERM),
+		refused("give it away", os.Chown(socket, InsideUID, InsideGID), unix.EROFS, unix.EPERM, unix.EINVAL),
+		refused("move its directory", os.Rename(SocketDir, "/run/x"), unix.EXDEV, unix.EROFS, unix.EBUSY),
+		refused("write beside it", os.WriteFile(SocketDir+"/x", nil, 0o600), unix.EROFS),
+	}
+	// The port is the init's and stays it.
+	for _, host := range []string{"127.0.0.1", "", "::1"} {
+		l, err := net.Listen("tcp", net.JoinHostPort(host, args[0]))
+		if err == nil {
+			l.Close()
+		}
+		errs = append(errs, refused("take the port on "+host, err, unix.EADDRINUSE, unix.EADDRNOTAVAIL))
+	}
+	shared := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+		return errors.Join(cerr, err)
+	}}
+	l, err := shared.Listen(context.Background(), "tcp", "127.0.0.1:"+args[0])
+	if err == nil {
+		l.Close()
+	}
+	errs = append(errs, refused("share the port", err, unix.EADDRINUSE))
+	c, err := net.Dial("tcp", "127.0.0.1:"+args[1])
+	if err == nil {
+		c.Close()
+	}
+	errs = append(errs, refused("dial the port of another socket", err, unix.ECONNREFUSED))
+	// Nobody outside is reached by anything but what is bound here.
+	for _, fd := range []int{3, 4, 5, 6, 7, 8} {
+		_, err := os.Readlink(fmt.Sprintf("/proc/1/fd/%d", fd))
+		errs = append(errs, refused("the init's descriptors", err, fs.ErrPermission, fs.ErrNotExist))
+	}
+	return errors.Join(errs...)
 }
 
 func kernelSettings([]string) error {

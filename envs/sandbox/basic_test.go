@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -90,6 +91,14 @@ func TestStartRefuses(t *testing.T) {
 		"two on one":       {func(s *Spec) { s.Mounts = []Mount{{"/tmp", "/a", true}, {"/usr", "/a", true}} }, "taken", nil},
 		"dots":             {func(s *Spec) { s.Mounts = []Mount{{"/tmp/../etc", "/a", false}} }, "shortest form", nil},
 		"environment":      {func(s *Spec) { s.Env = []string{"nonsense"} }, "NAME=value", nil},
+		"a low port":       {func(s *Spec) { s.Forwards = []Forward{{Port: 80, Socket: "/tmp/x"}} }, "port 80", nil},
+		"a port twice":     {func(s *Spec) { s.Forwards = []Forward{{Port: 8080, Socket: "/tmp/x"}, {Port: 8080, Socket: "/tmp/y"}} }, "named twice", nil},
+		"many ports":       {func(s *Spec) { s.Forwards = make([]Forward, 3) }, "are the most", nil},
+		"a socket's dots":  {func(s *Spec) { s.Forwards = []Forward{{Port: 8080, Socket: "/tmp/../x"}} }, "shortest form", nil},
+		"no socket there":  {func(s *Spec) { s.Forwards = []Forward{{Port: 8080, Socket: "/tmp/inspect-no-such"}} }, "find /tmp/inspect-no-such", nil},
+		"no socket":        {func(s *Spec) { s.Forwards = []Forward{{Port: 8080, Socket: "/dev/null"}} }, "it is no socket", nil},
+		"over the sockets": {func(s *Spec) { s.Mounts = []Mount{{"/tmp", SocketDir, true}} }, "system's", nil},
+		"over a socket":    {func(s *Spec) { s.Mounts = []Mount{{"/tmp", SocketDir + "/41710", true}} }, "system's", nil},
 		"a NUL":            {func(s *Spec) { s.Env = []string{"A=b\x00--bind\x00/\x00/x"} }, "NAME=value", nil},
 	}
 	if root {
@@ -98,6 +107,23 @@ func TestStartRefuses(t *testing.T) {
 		}
 		cases["root"] = bad{func(s *Spec) { s.UID, s.GID = 0, 0 }, "root cannot be", ErrIsolation}
 		cases["a group of root"] = bad{func(s *Spec) { s.UID, s.GID = testUID, 0 }, "root cannot be", ErrIsolation}
+		hiddenSocket := filepath.Join(hidden, "s")
+		hl, err := net.Listen("unix", hiddenSocket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer hl.Close()
+		cases["a hidden socket"] = bad{func(s *Spec) { s.Forwards = []Forward{{Port: 8080, Socket: hiddenSocket}} }, "may not pass " + hidden, ErrIsolation}
+		closed := filepath.Join(shared(t), "s")
+		cl, err := net.Listen("unix", closed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cl.Close()
+		if err := os.Chmod(closed, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cases["a closed socket"] = bad{func(s *Spec) { s.Forwards = []Forward{{Port: 8080, Socket: closed}} }, "may not pass " + closed, ErrIsolation}
 		cases["an unreachable"] = bad{func(s *Spec) { s.Mounts = []Mount{{inner, Workspace, true}} }, "may not pass " + hidden, ErrIsolation}
 	}
 	for name, c := range cases {

@@ -5,9 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"inspect/envs/sandbox/inside"
 	"inspect/envs/wire"
 )
 
@@ -72,7 +74,7 @@ func TestUnifiedLimitsAndCounts(t *testing.T) {
 	if err := g.limit(wire.Limits{CPU: 1.5, MemoryBytes: 1 << 30, Pids: 100}); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"memory.max": "1073741824", "pids.max": "140", "cpu.max": "150000 100000"} {
+	for name, want := range map[string]string{"memory.max": "1073741824", "pids.max": strconv.Itoa(100 + inside.ReservedPids), "cpu.max": "150000 100000"} {
 		got, err := os.ReadFile(filepath.Join(g.dir(g.c.unified), name))
 		if err != nil || string(got) != want {
 			t.Errorf("%s: %q %v, want %q", name, got, err, want)

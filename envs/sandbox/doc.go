@@ -4,7 +4,9 @@
 // sandbox, and when it ends the reason. Isolation is bubblewrap's: user, pid,
 // net, ipc, uts, cgroup and mount namespaces, no capability, no new privileges,
 // a system-call filter, no network but loopback, no file of the host but the
-// system's programs and what the Spec names, an unprivileged uid outside.
+// system's programs and what the Spec names, an unprivileged uid outside. Where
+// the Spec says so, ports of the loopback lead to unix sockets outside; there is
+// no other way out.
 //
 // Commands are run through package stream on the control stream, which is the
 // sandbox's lifeline too: when its last holder outside closes it, the sandbox

@@ -50,8 +50,10 @@ func TestEscapes(t *testing.T) {
 		"the host's abstract names": {name},
 		"the host's processes":      {strconv.Itoa(victim.Process.Pid)},
 		"files of the host":         {secret, runDir},
+		"the ways out":              {strconv.Itoa(EgressPort), strconv.Itoa(ModelPort)},
 	}
-	b := start(t, nil)
+	way, _ := outside(t, EgressPort, true)
+	b := start(t, func(s *Spec) { s.Forwards = []Forward{way} })
 	for name := range attempts {
 		t.Run(name, func(t *testing.T) {
 			r := b.exec(t, stream.Exec{Argv: append([]string{InitPath, "attempt", name}, args[name]...)})

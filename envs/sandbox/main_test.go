@@ -53,6 +53,8 @@ func TestMain(m *testing.M) {
 			os.Exit(Enter(os.Args[2:]))
 		case "attempt":
 			os.Exit(attempt(os.Args[2:]))
+		case "client":
+			os.Exit(client(os.Args[2:]))
 		case "helper":
 			os.Exit(helper(os.Args[2:]))
 		}

@@ -19,11 +19,30 @@ const (
 	Home       = "/home/agent"
 	InitPath   = "/run/inspect/init"
 	MirrorPath = "/run/inspect/mirror.git"
+	SocketDir  = "/run/inspect/sock" // has the socket of each Forward, named by its port
 	InsideUID  = 1000
 	InsideGID  = 1000
 	InsideUser = "agent"
 	SearchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin"
 )
+
+// Ports on the loopback inside that lead outside, where a sandbox has them.
+const (
+	EgressPort = 41710 // the egress proxy, HTTP
+	ModelPort  = 41711 // the model gateway, HTTP
+)
+
+// maxForwards are the most a sandbox can have: the init has a thread for each.
+const maxForwards = 2
+
+// Forward makes a port on the loopback inside lead to a unix socket outside.
+type Forward struct {
+	Port   int
+	Socket string // path of the listening socket; every directory above it must let the sandbox's uid pass
+	// Named connections begin with one line that says which command connects,
+	// see package forward.
+	Named bool
+}
 
 // LeastMemory is the least memory limit a sandbox can be started with, in bytes.
 const LeastMemory = 64 << 20
@@ -51,6 +70,8 @@ type Spec struct {
 	// Env is added to the environment inside, "NAME=value".
 	Env    []string
 	Limits wire.Limits
+	// Forwards are the ways out of the sandbox; there are no others.
+	Forwards []Forward
 	// TmpBytes is the size of /tmp; 0 is a quarter of the memory limit, or
 	// 512 MiB. What is in it counts as memory: all the temporary file systems
 	// together get at most half of the memory limit.
@@ -80,14 +101,25 @@ func (s Spec) check() error {
 	if l.MemoryBytes > 0 && l.MemoryBytes < LeastMemory {
 		return fmt.Errorf("a memory limit of %d bytes is less than the %d MiB a sandbox needs", l.MemoryBytes, LeastMemory>>20)
 	}
-	seen := []string{"/", "/usr", "/etc", "/proc", "/dev", "/run", "/tmp", "/run/inspect", InitPath}
+	if len(s.Forwards) > maxForwards {
+		return fmt.Errorf("%d ports lead outside, %d are the most", len(s.Forwards), maxForwards)
+	}
+	for i, f := range s.Forwards {
+		if f.Port < 1024 || f.Port > 65535 || slices.ContainsFunc(s.Forwards[:i], func(o Forward) bool { return o.Port == f.Port }) {
+			return fmt.Errorf("port %d cannot lead outside: it is below 1024, or named twice", f.Port)
+		}
+		if !path.IsAbs(f.Socket) || path.Clean(f.Socket) != f.Socket || strings.ContainsRune(f.Socket, 0) {
+			return fmt.Errorf("%q is not an absolute path in its shortest form", f.Socket)
+		}
+	}
+	seen := []string{"/", "/usr", "/etc", "/proc", "/dev", "/run", "/tmp", "/run/inspect", InitPath, SocketDir}
 	for _, m := range s.Mounts {
 		for _, p := range []string{m.Source, m.Target} {
 			if !path.IsAbs(p) || path.Clean(p) != p || strings.ContainsRune(p, 0) {
 				return fmt.Errorf("%q is not an absolute path in its shortest form", p)
 			}
 		}
-		if slices.Contains(seen, m.Target) || hasAny(m.Target, "/usr/", "/etc/", "/proc/", "/dev/", "/bin/", "/lib/") {
+		if slices.Contains(seen, m.Target) || hasAny(m.Target, "/usr/", "/etc/", "/proc/", "/dev/", "/bin/", "/lib/", SocketDir+"/") {
 			return fmt.Errorf("%s is the system's or taken already: nothing can be mounted there", m.Target)
 		}
 		seen = append(seen, m.Target)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"inspect/envs/proc"
+	"inspect/envs/sandbox/forward"
 	"inspect/envs/sandbox/inside"
 )
 
@@ -53,6 +54,14 @@ func (l *Launcher) start(ctx context.Context, s Spec) (_ *Sandbox, err error) {
 	for _, m := range s.Mounts {
 		if err := reachable(m.Source, uid, gid, 0); err != nil {
 			return nil, fmt.Errorf("mount %s: %w", m.Target, err)
+		}
+	}
+	for _, f := range s.Forwards {
+		if err := reachable(f.Socket, uid, gid, 6); err != nil {
+			return nil, fmt.Errorf("the socket that port %d leads to: %w", f.Port, err)
+		}
+		if st, err := os.Stat(f.Socket); err != nil || st.Mode().Type() != os.ModeSocket {
+			return nil, fmt.Errorf("port %d cannot lead to %s: it is no socket", f.Port, f.Socket)
 		}
 	}
 	if err := l.claim(s.ID); err != nil {
@@ -142,6 +151,9 @@ func (l *Launcher) spawn(box *Sandbox, s Spec, uid, gid int) (*readyPipes, error
 	}
 	if l.groups == nil && s.Limits.Pids > 0 && countsPerNamespace() {
 		argv = append(argv, "--nproc", strconv.FormatInt(s.Limits.Pids+inside.ReservedPids, 10))
+	}
+	for _, f := range s.Forwards {
+		argv = append(argv, "--forward", forward.Way{Port: f.Port, Socket: f.inside(), Named: f.Named}.String())
 	}
 	program := l.bwrap
 	if l.root {

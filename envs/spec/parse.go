@@ -193,6 +193,12 @@ func (v *validator) walkScalar(n *yaml.Node, f field, key string) {
 		v.add(n, key, "expected "+f.help, describe(n))
 		return
 	}
+	if f.problem != nil {
+		if words := f.problem(val); words != "" {
+			v.add(n, key, words, describe(n))
+			return
+		}
+	}
 	if f.laterIf != nil && f.laterIf(val) {
 		v.add(n, key, strconv.Quote(cut(val, 60))+" is "+notYet, "")
 	}
@@ -218,8 +224,38 @@ func (v *validator) crossCheck(root *yaml.Node) {
 	}
 	if h := child(root, "harness"); h != nil {
 		kind, command := child(h, "kind"), child(h, "command")
-		if command != nil && (kind == nil || kind.Value != HarnessCommand) {
+		ours := kind != nil && kind.Value == HarnessCommand
+		switch {
+		case command != nil && !ours:
 			v.add(command, "harness.command", "expected only with kind: command", "")
+		case command == nil && ours:
+			v.add(h, "harness.command", "expected a shell line, because the kind is command; the key is missing", "")
+		}
+	}
+	if services := child(root, "services"); services != nil && services.Kind == yaml.MappingNode {
+		taken := map[int64]string{}
+		for i := 0; i+1 < len(services.Content); i += 2 {
+			name := cut(services.Content[i].Value, 60)
+			port := child(services.Content[i+1], "port")
+			if port == nil {
+				continue
+			}
+			n, err := strconv.ParseInt(port.Value, 10, 64)
+			if other := taken[n]; other != "" && err == nil {
+				v.add(port, "services."+name+".port", "expected each port once; "+other+" has it too", strconv.Quote(cut(port.Value, 60)))
+				continue
+			}
+			taken[n] = name
+		}
+	}
+	if list := child(root, "egress"); list != nil && list.Kind == yaml.SequenceNode {
+		seen := map[string]bool{}
+		for i, n := range list.Content {
+			entry := strings.ToLower(n.Value)
+			if n.Kind == yaml.ScalarNode && seen[entry] {
+				v.add(n, fmt.Sprintf("egress[%d]", i), "expected each entry once", strconv.Quote(cut(n.Value, 60)))
+			}
+			seen[entry] = true
 		}
 	}
 }
@@ -252,6 +288,25 @@ func build(root *yaml.Node) Spec {
 		}
 	}
 	texts(child(root, "setup"), &s.Setup)
+	data := child(root, "data")
+	text(child(data, "provenance"), &s.Data.Provenance)
+	texts(child(data, "load"), &s.Data.Load)
+	if n := child(root, "services"); n != nil {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			svc := Service{Name: n.Content[i].Value}
+			text(child(n.Content[i+1], "command"), &svc.Command)
+			text(child(n.Content[i+1], "ready"), &svc.Ready)
+			text(child(n.Content[i+1], "stop"), &svc.Stop)
+			var port int64
+			number(child(n.Content[i+1], "port"), &port)
+			svc.Port = int(port)
+			s.Services = append(s.Services, svc)
+		}
+	}
+	texts(child(root, "egress"), &s.Egress)
+	for i, e := range s.Egress {
+		s.Egress[i] = strings.ToLower(e)
+	}
 	if n := child(root, "verify"); n != nil {
 		for _, item := range n.Content {
 			c := Verify{Report: ReportExit}
@@ -274,8 +329,13 @@ func build(root *yaml.Node) Spec {
 	concurrent := int64(s.Limits.Concurrent)
 	number(child(limits, "concurrent"), &concurrent)
 	s.Limits.Concurrent = int(concurrent)
-	text(child(child(root, "harness"), "kind"), &s.Harness.Kind)
-	text(child(child(root, "harness"), "command"), &s.Harness.Command)
+	if n := child(limits, "budget_usd"); n != nil {
+		s.Limits.Budget, _ = ParseMoney(n.Value)
+	}
+	harness := child(root, "harness")
+	text(child(harness, "kind"), &s.Harness.Kind)
+	text(child(harness, "command"), &s.Harness.Command)
+	text(child(harness, "model"), &s.Harness.Model)
 	publish := child(root, "publish")
 	text(child(publish, "prefix"), &s.Publish.Prefix)
 	texts(child(publish, "protected"), &s.Publish.Protected)

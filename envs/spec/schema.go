@@ -3,7 +3,9 @@ package spec
 import (
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,35 +32,37 @@ const (
 // of what is allowed: the validator, the messages and the JSON schema read it.
 type field struct {
 	kind     kind
-	help     string            // what is expected, completes "expected …"
-	check    func(string) bool // of a scalar's text, after its kind
-	only     []string          // allowed values of a text
-	later    bool              // parsed and validated, but not acted upon yet: refused
-	laterIf  func(string) bool // the same for some values only
+	help     string              // what is expected, completes "expected …"
+	check    func(string) bool   // of a scalar's text, after its kind
+	problem  func(string) string // the same with a sentence of its own; empty: nothing is wrong
+	only     []string            // allowed values of a text
+	later    bool                // parsed and validated, but not acted upon yet: refused
+	laterIf  func(string) bool   // the same for some values only
 	required bool
 	fields   map[string]field // of a map
 	anyKey   *field           // of a map with free keys
 	item     *field           // of a list
 	variants []field          // of kindAny: the first whose kind matches
+	examples []string         // of a text, for editors
 	max      int              // entries of a list or map, bytes of a text; 0: 100 entries, 4096 bytes
 }
 
 func schema() field {
 	line := field{kind: kindText, help: "a shell line", check: notBlank}
-	host := field{kind: kindText, help: "a host, host:port or ecosystem name", check: regexp.MustCompile(`^[A-Za-z0-9*][A-Za-z0-9.*:_-]*$`).MatchString}
+	host := field{kind: kindText, help: egressHelp, examples: ecosystems, max: 300, problem: func(s string) string { return EgressProblem(strings.ToLower(s)) }}
 	return field{kind: kindMap, help: "a map", fields: map[string]field{
 		"version": {kind: kindInt, help: "the number 1", only: []string{"1"}, required: true},
 		"image":   {kind: kindText, help: "an image by digest (name@sha256:…)", check: regexp.MustCompile(`@sha256:[0-9a-f]{64}$`).MatchString, later: true},
 		"setup":   {kind: kindList, help: "a list of shell lines", item: &line, max: 50},
-		"data": {kind: kindMap, help: "a map", later: true, fields: map[string]field{
+		"data": {kind: kindMap, help: "a map", fields: map[string]field{
 			"provenance": {kind: kindText, help: "synthetic, scrubbed or production", only: []string{"synthetic", "scrubbed", "production"}, required: true},
-			"load":       {kind: kindList, help: "a list of shell lines", item: &line},
+			"load":       {kind: kindList, help: "a list of shell lines", item: &line, max: 50},
 		}},
-		"services": {kind: kindMap, help: "a map of services", later: true, anyKey: &field{kind: kindMap, help: "a map", fields: map[string]field{
-			"command": {kind: kindText, help: "a shell line", check: notBlank, required: true},
-			"ready":   {kind: kindText, help: "a shell line or an http:// address", check: notBlank},
+		"services": {kind: kindMap, help: "a map of services", max: 20, anyKey: &field{kind: kindMap, help: "a map with command", fields: map[string]field{
+			"command": {kind: kindText, help: "a shell line that stays in the foreground", check: notBlank, required: true},
+			"ready":   {kind: kindText, help: "a shell line or an http:// address", check: notBlank, problem: readyProblem},
 			"stop":    {kind: kindText, help: "a shell line", check: notBlank},
-			"port":    {kind: kindInt, help: "a port from 1 to 65535", check: between(1, 65535)},
+			"port":    {kind: kindInt, help: "a port from 1 to 65535", check: between(1, 65535), problem: portProblem},
 		}}},
 		"verify": {kind: kindList, help: "a list of commands", max: 50, item: &field{kind: kindMap, help: "a map with name and run", fields: map[string]field{
 			"name":       {kind: kindText, help: "a name of letters, digits, '-', '_', '.', at most 40", check: regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$`).MatchString, required: true},
@@ -80,20 +84,20 @@ func schema() field {
 			"disk":               {kind: kindSize, help: "a size like 10GiB, from 16MiB to 10TiB", check: sizeBetween(16<<20, 10<<40)},
 			"timeout":            {kind: kindDuration, help: "a duration like 45m, from 10s to 24h", check: durationBetween(10*time.Second, 24*time.Hour)},
 			"concurrent":         {kind: kindInt, help: "a number from 1 to 1000", check: between(1, 1000)},
-			"budget_usd":         {kind: kindNumber, help: "an amount in US dollars", check: inRange(0, 100_000), later: true},
+			"budget_usd":         {kind: kindNumber, help: "an amount in US dollars from 0.01 to 100000, with at most three decimals", check: budget},
 			"open_pull_requests": {kind: kindInt, help: "a number from 1 to 1000", check: between(1, 1000), later: true},
 		}},
-		"egress": {kind: kindList, help: "a list of hosts", later: true, max: 200, item: &field{kind: kindAny, help: "a host or a map with host and header_from", variants: []field{
+		"egress": {kind: kindList, help: "a list of hosts and ecosystems", max: 200, item: &field{kind: kindAny, help: "a host or a map with host and header_from", variants: []field{
 			host,
-			{kind: kindMap, help: "a map with host and header_from", fields: map[string]field{
-				"host":        {kind: kindText, help: host.help, check: host.check, required: true},
+			{kind: kindMap, help: "a map with host and header_from", later: true, fields: map[string]field{
+				"host":        {kind: kindText, help: host.help, problem: host.problem, max: host.max, required: true},
 				"header_from": {kind: kindText, help: "the name of a secret", check: regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`).MatchString, required: true},
 			}},
 		}}},
 		"harness": {kind: kindMap, help: "a map", fields: map[string]field{
-			"kind":    {kind: kindText, help: "opencode, claude, codex or command", only: []string{"opencode", "claude", "codex", "command"}, laterIf: func(s string) bool { return s != HarnessCommand }, required: true},
+			"kind":    {kind: kindText, help: "opencode, claude, codex or command", only: []string{HarnessOpenCode, HarnessClaude, HarnessCodex, HarnessCommand}, required: true},
 			"command": {kind: kindText, help: "a shell line", check: notBlank},
-			"model":   {kind: kindText, help: "a model like provider/name", check: notBlank, later: true},
+			"model":   {kind: kindText, help: "a model like provider/name", check: modelName.MatchString},
 		}},
 		"publish": {kind: kindMap, help: "a map", fields: map[string]field{
 			"prefix":    {kind: kindText, help: "lower-case letters, digits and '-', at most 30", check: regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?$`).MatchString},
@@ -121,6 +125,54 @@ func schema() field {
 func plainPattern(s string) bool {
 	return notBlank(s) && len(s) <= 200 && strings.Count(s, "{") <= 2 && strings.Count(s, ",") <= 20 &&
 		strings.Count(s, "*") <= 12 && doublestar.ValidatePattern(s)
+}
+
+// modelName is how a model is named: the provider as the operator calls it, and
+// the provider's own name, which may hold slashes.
+var modelName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,39}(/[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}){1,3}$`)
+
+// budget accepts amounts of at most three decimals.
+func budget(s string) bool {
+	_, frac, _ := strings.Cut(s, ".")
+	m, err := ParseMoney(s)
+	return err == nil && len(frac) <= 3 && m >= Dollar/100 && m <= 100_000*Dollar
+}
+
+// loopback are the hosts a service can be asked at.
+var loopback = []string{"localhost", "127.0.0.1", "::1"}
+
+// readyProblem says what is wrong with the address of a service.
+func readyProblem(s string) string {
+	if strings.HasPrefix(s, "https://") {
+		return "expected an http:// address or a shell line: nothing inside knows the certificate of an https:// address"
+	}
+	if !strings.HasPrefix(s, "http://") {
+		return ""
+	}
+	u, err := url.Parse(s)
+	switch {
+	case err != nil || u.User != nil || strings.ContainsAny(s, " \t\r\n"):
+		return "expected an address like http://127.0.0.1:5173/"
+	case !slices.Contains(loopback, u.Hostname()):
+		return "expected an address on the sandbox's own loopback, http://127.0.0.1:…, and no other host"
+	case u.Port() != "" && !between(1, 65535)(u.Port()):
+		return "expected a port from 1 to 65535 in the address"
+	}
+	return ""
+}
+
+// Ports on the sandbox's loopback that are ours: the egress proxy and the model
+// gateway, see package sandbox.
+const (
+	egressPort = 41710
+	modelPort  = 41711
+)
+
+func portProblem(s string) string {
+	if n, _ := strconv.Atoi(s); n == egressPort || n == modelPort {
+		return "expected another port: 41710 and 41711 are the sandbox's own"
+	}
+	return ""
 }
 
 func notBlank(s string) bool { return strings.TrimSpace(s) != "" && !strings.ContainsRune(s, 0) }
@@ -216,6 +268,9 @@ func jsonSchema(f field) map[string]any {
 		out["type"] = "string"
 		if f.only != nil {
 			out["enum"] = f.only
+		}
+		if f.examples != nil {
+			out["examples"] = f.examples
 		}
 	}
 	if f.kind == kindInt && f.only != nil {

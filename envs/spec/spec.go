@@ -18,13 +18,20 @@ const FileName = ".inspect.yml"
 // Spec is a validated .inspect.yml with every default filled in. It is stored
 // with each session, so that a later change of the file changes nothing that runs.
 type Spec struct {
-	Version  int      `json:"version"`
-	Setup    []string `json:"setup,omitempty"`
-	Verify   []Verify `json:"verify,omitempty"`
-	Limits   Limits   `json:"limits"`
-	Harness  Harness  `json:"harness"`
-	Publish  Publish  `json:"publish"`
-	Triggers Triggers `json:"triggers"`
+	Version  int       `json:"version"`
+	Setup    []string  `json:"setup,omitempty"`
+	Data     Data      `json:"data,omitzero"`
+	Services []Service `json:"services,omitempty"` // in the order of the file, which is the order they start in
+	Egress   []string  `json:"egress,omitempty"`   // ecosystems or hosts in lower case, "npm", "*.internal.example:443"
+	// EgressGuessed says that nobody declared Egress: it was guessed from the
+	// repository's files so that setup can fetch what they name, and is for
+	// setup alone.
+	EgressGuessed bool     `json:"egress_guessed,omitempty"`
+	Verify        []Verify `json:"verify,omitempty"`
+	Limits        Limits   `json:"limits"`
+	Harness       Harness  `json:"harness"`
+	Publish       Publish  `json:"publish"`
+	Triggers      Triggers `json:"triggers"`
 }
 
 // Verify is one command whose success the repository calls "works".
@@ -40,6 +47,22 @@ const (
 	ReportGoTest = "gotest" // standard output is `go test -json`
 )
 
+// Service is a program that runs beside setup, the agent and verification, on
+// the sandbox's own loopback.
+type Service struct {
+	Name    string `json:"name"`
+	Command string `json:"command"`         // given to sh -c, stays in the foreground
+	Ready   string `json:"ready,omitempty"` // a shell line that succeeds or an http:// address that answers
+	Stop    string `json:"stop,omitempty"`  // a shell line; empty: SIGTERM
+	Port    int    `json:"port,omitempty"`
+}
+
+// Data is what the services are filled with when a snapshot is prepared.
+type Data struct {
+	Provenance string   `json:"provenance,omitempty"` // synthetic, scrubbed or production
+	Load       []string `json:"load,omitempty"`       // shell lines, run while the services are up
+}
+
 // Limits of a session. Zero never occurs after Parse.
 type Limits struct {
 	CPU         float64       `json:"cpu"` // cores
@@ -48,6 +71,7 @@ type Limits struct {
 	DiskBytes   int64         `json:"disk_bytes"` // what a session may add to its clone
 	Timeout     time.Duration `json:"timeout"`    // of the harness's work, nanoseconds in JSON
 	Concurrent  int           `json:"concurrent"` // sessions of this repository at once
+	Budget      Money         `json:"budget"`     // of the session's model calls
 }
 
 // Harness says which agent works. After Parse an empty Kind means the
@@ -56,6 +80,7 @@ type Harness struct {
 	Kind    string `json:"kind,omitempty"`
 	Command string `json:"command,omitempty"` // of kind command: given to sh -c in the sandbox
 	Label   string `json:"label,omitempty"`   // what people see, of the operator's default
+	Model   string `json:"model,omitempty"`   // as the gateway knows it; empty: the operator's default
 }
 
 // Name is what the harness is called to people.
@@ -66,8 +91,18 @@ func (h Harness) Name() string {
 	return h.Kind
 }
 
-// HarnessCommand is the one kind acted upon so far: any program.
-const HarnessCommand = "command"
+// Kinds of harness.
+const (
+	HarnessOpenCode = "opencode"
+	HarnessClaude   = "claude"
+	HarnessCodex    = "codex"
+	HarnessCommand  = "command" // any program
+)
+
+// Harnesses are the kinds there are.
+func Harnesses() []string {
+	return []string{HarnessOpenCode, HarnessClaude, HarnessCodex, HarnessCommand}
+}
 
 // Publish bounds what may leave a session and how.
 type Publish struct {
@@ -95,11 +130,20 @@ func Default() Spec {
 		Version: 1,
 		Limits: Limits{
 			CPU: 2, MemoryBytes: 4 << 30, Pids: 512, DiskBytes: 10 << 30,
-			Timeout: 45 * time.Minute, Concurrent: 4,
+			Timeout: 45 * time.Minute, Concurrent: 4, Budget: 5 * Dollar,
 		},
 		Publish:  Publish{Prefix: "inspect", MaxFiles: 100, MaxBytes: 4 << 20},
 		Triggers: Triggers{Labels: []string{"inspect"}, Commands: "write"},
 	}
+}
+
+// DeclaredEgress is what the agent and verification may reach: what the
+// repository declared, and nothing of what was only guessed.
+func (s Spec) DeclaredEgress() []string {
+	if s.EgressGuessed {
+		return nil
+	}
+	return s.Egress
 }
 
 // EnvironmentDigest identifies what a snapshot is made from besides the
@@ -107,9 +151,12 @@ func Default() Spec {
 // SHA-256.
 func (s Spec) EnvironmentDigest() string {
 	body, err := json.Marshal(struct {
-		Format int      `json:"format"` // raise when the preparation itself changes
-		Setup  []string `json:"setup"`
-	}{1, s.Setup})
+		Format   int       `json:"format"` // raise when the preparation itself changes
+		Setup    []string  `json:"setup"`
+		Services []Service `json:"services,omitempty"`
+		Load     []string  `json:"load,omitempty"`
+		Egress   []string  `json:"egress,omitempty"`
+	}{2, s.Setup, s.Services, s.Data.Load, s.Egress})
 	if err != nil {
 		panic("spec: strings always marshal: " + err.Error())
 	}

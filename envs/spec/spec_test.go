@@ -2,6 +2,7 @@ package spec
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,24 +13,34 @@ import (
 func TestParseFull(t *testing.T) {
 	got, problems := Parse([]byte(`version: 1
 setup: [go mod download, "go build ./..."]
+data: {provenance: synthetic, load: ["psql -f seed.sql"]}
+services:
+  web: {command: npm run dev, port: 5173, ready: "http://127.0.0.1:5173/health"}
+  postgres: {command: "postgres -D /var/lib/pg", ready: pg_isready, stop: pg_ctl stop}
+egress: [go, NPM, "*.Internal.example:443", nexus:8081]
 verify:
   - {name: unit, run: "go test -json ./...", report: gotest}
   - {name: lint, run: make lint}
-limits: {cpu: 1.5, memory: 512MiB, pids: 64, disk: 1GiB, timeout: 5m, concurrent: 2}
-harness: {kind: command, command: "fix-it --fast"}
+limits: {cpu: 1.5, memory: 512MiB, pids: 64, disk: 1GiB, timeout: 5m, concurrent: 2, budget_usd: 2.125}
+harness: {kind: command, command: "fix-it --fast", model: anthropic/claude-sonnet}
 publish: {prefix: robots, draft: true, push: stacked, protected: ["**/migrations/**"], max_files: 7, max_bytes: 1MiB, four_eyes: false, signed: never}
 triggers: {labels: [inspect, "help wanted"], commands: write, on_buildkite_failure: false}
-egress: []
 `))
 	if problems != nil {
 		t.Fatal(problems)
 	}
 	want := Spec{
-		Version:  1,
-		Setup:    []string{"go mod download", "go build ./..."},
+		Version: 1,
+		Setup:   []string{"go mod download", "go build ./..."},
+		Data:    Data{Provenance: "synthetic", Load: []string{"psql -f seed.sql"}},
+		Services: []Service{ // in the file's order
+			{Name: "web", Command: "npm run dev", Port: 5173, Ready: "http://127.0.0.1:5173/health"},
+			{Name: "postgres", Command: "postgres -D /var/lib/pg", Ready: "pg_isready", Stop: "pg_ctl stop"},
+		},
+		Egress:   []string{"go", "npm", "*.internal.example:443", "nexus:8081"},
 		Verify:   []Verify{{"unit", "go test -json ./...", "gotest"}, {"lint", "make lint", "exit"}},
-		Limits:   Limits{CPU: 1.5, MemoryBytes: 512 << 20, Pids: 64, DiskBytes: 1 << 30, Timeout: 5 * time.Minute, Concurrent: 2},
-		Harness:  Harness{Kind: "command", Command: "fix-it --fast"},
+		Limits:   Limits{CPU: 1.5, MemoryBytes: 512 << 20, Pids: 64, DiskBytes: 1 << 30, Timeout: 5 * time.Minute, Concurrent: 2, Budget: 2125 * Dollar / 1000},
+		Harness:  Harness{Kind: "command", Command: "fix-it --fast", Model: "anthropic/claude-sonnet"},
 		Publish:  Publish{Prefix: "robots", Protected: []string{"**/migrations/**"}, MaxFiles: 7, MaxBytes: 1 << 20},
 		Triggers: Triggers{Labels: []string{"inspect", "help wanted"}, Commands: "write"},
 	}
@@ -73,14 +84,30 @@ func TestProblems(t *testing.T) {
 		{"merge", "version: 1\nlimits: {<<: {cpu: 1}}\n", `line 2: limits.<<: expected a plain key, but found "<<"`},
 		{"two documents", "version: 1\n---\nversion: 1\n", "expected one YAML document, but found more"},
 		{"not yaml", "version: 1\n\tsetup: []\n", "line 2: expected YAML, but found a tab"},
-		{"services", "version: 1\nservices:\n  pg: {command: postgres}\n", "line 3: services: not supported yet"},
-		{"egress", "version: 1\negress: [npm]\n", "line 2: egress: not supported yet"},
+		{"service without command", "version: 1\nservices:\n  pg: {ready: x}\n", "line 3: services.pg.command: expected a shell line that stays in the foreground; the key is missing"},
+		{"service's name", "version: 1\nservices:\n  Pg: {command: x}\n", "line 3: services.Pg: expected a name of lower-case letters"},
+		{"service asked elsewhere", "version: 1\nservices:\n  a: {command: x, ready: \"http://example.com/\"}\n", "line 3: services.a.ready: expected an address on the sandbox's own loopback"},
+		{"service asked elsewhere in disguise", "version: 1\nservices:\n  a: {command: x, ready: \"http://127.0.0.1:80@example.com/\"}\n", "line 3: services.a.ready: expected an address like http://127.0.0.1:5173/"},
+		{"service asked by https", "version: 1\nservices:\n  a: {command: x, ready: \"https://127.0.0.1/\"}\n", "line 3: services.a.ready: expected an http:// address or a shell line"},
+		{"port twice", "version: 1\nservices:\n  a: {command: x, port: 80}\n  b: {command: y, port: 080}\n", `line 4: services.b.port: expected each port once; a has it too, but found "080"`},
+		{"our port", "version: 1\nservices:\n  a: {command: x, port: 41711}\n", "line 3: services.a.port: expected another port"},
+		{"no port", "version: 1\nservices:\n  a: {command: x, port: 0}\n", `line 3: services.a.port: expected a port from 1 to 65535, but found "0"`},
+		{"data of no kind", "version: 1\ndata: {load: [x]}\n", "line 2: data.provenance: expected synthetic, scrubbed or production; the key is missing"},
+		{"egress", "version: 1\negress: [npn]\n", `line 2: egress[0]: no such ecosystem; did you mean npm?, but found "npn"`},
+		{"egress twice", "version: 1\negress: [npm, NPM]\n", `line 2: egress[1]: expected each entry once, but found "NPM"`},
+		{"egress with a header", "version: 1\negress: [{host: a.example, header_from: TOKEN}]\n", "line 2: egress[0]: not supported yet"},
 		{"egress wrong too", "version: 1\negress: [{host: a}]\n", "line 2: egress[0].header_from: expected the name of a secret; the key is missing"},
 		{"image", "version: 1\nimage: a/b@sha256:" + strings.Repeat("0", 64) + "\n", "line 2: image: not supported yet"},
 		{"refresh", "version: 1\nrefresh: {every: 30m}\n", "line 2: refresh: not supported yet"},
 		{"junit", "version: 1\nverify: [{name: e, run: x, report: \"junit:*.xml\"}]\n", `line 2: verify[0].report: "junit:*.xml" is not supported yet`},
 		{"screenshot", "version: 1\nverify: [{name: e, screenshot: \"http://127.0.0.1/\"}]\n", "line 2: verify[0].screenshot: not supported yet"},
-		{"harness", "version: 1\nharness: {kind: opencode}\n", `line 2: harness.kind: "opencode" is not supported yet`},
+		{"harness without command", "version: 1\nharness: {kind: command}\n", "line 2: harness.command: expected a shell line, because the kind is command; the key is missing"},
+		{"command without harness", "version: 1\nharness: {kind: opencode, command: x}\n", "line 2: harness.command: expected only with kind: command"},
+		{"model", "version: 1\nharness: {kind: opencode, model: gpt}\n", `line 2: harness.model: expected a model like provider/name, but found "gpt"`},
+		{"budget", "version: 1\nlimits: {budget_usd: 1e3}\n", `line 2: limits.budget_usd: expected an amount in US dollars from 0.01 to 100000, with at most three decimals, but found "1e3"`},
+		{"budget of a sign", "version: 1\nlimits: {budget_usd: -1}\n", "line 2: limits.budget_usd: expected an amount"},
+		{"budget of nothing", "version: 1\nlimits: {budget_usd: 0.001}\n", "line 2: limits.budget_usd: expected an amount"},
+		{"budget too exact", "version: 1\nlimits: {budget_usd: 1.2345}\n", "line 2: limits.budget_usd: expected an amount"},
 		{"harness unknown", "version: 1\nharness: {kind: magic}\n", `line 2: harness.kind: expected opencode, claude, codex or command, but found "magic"`},
 		{"push head", "version: 1\npublish: {push: head}\n", `line 2: publish.push: "head" is not supported yet`},
 		{"four eyes", "version: 1\npublish: {four_eyes: true}\n", `line 2: publish.four_eyes: "true" is not supported yet`},
@@ -107,6 +134,44 @@ func TestProblems(t *testing.T) {
 	}
 }
 
+func TestHarnessKinds(t *testing.T) {
+	for _, kind := range []string{HarnessOpenCode, HarnessClaude, HarnessCodex} {
+		s, problems := Parse([]byte("version: 1\nharness: {kind: " + kind + ", model: openrouter/qwen/qwen3-coder:free}\n"))
+		if problems != nil || s.Harness != (Harness{Kind: kind, Model: "openrouter/qwen/qwen3-coder:free"}) {
+			t.Errorf("%s: %+v %v", kind, s.Harness, problems)
+		}
+	}
+}
+
+func TestEgressProblem(t *testing.T) {
+	for _, ok := range []string{
+		"go", "npm", "registry.example", "registry.example:443", "*.internal.example", "*.internal.example:8443", "xn--bcher-kva.example",
+		"a-b.c1.example", "nexus:8081", "1password.example", "0.example",
+	} {
+		if p := EgressProblem(ok); p != "" {
+			t.Errorf("%s: %s", ok, p)
+		}
+	}
+	for entry, want := range map[string]string{
+		"": "expected a host", "https://registry.example": "without a scheme", "registry.example/x": "without a path", "user@registry.example": "without an account",
+		"10.0.0.1": "not an IP address", "10.0.0.1:443": "not an IP address", "127.1": "not an IP address", "0x7f.0x1": "not an IP address", "2130706433": "not an IP address",
+		"[::1]:443": "not an IP address", "::1": "not an IP address", "fe80::1:443": "not an IP address",
+		"*": "expected a * only", "*.example": "at least two parts", "a*.internal.example": "expected a * only", "*.*.internal.example": "expected a * only", "*:443": "expected a * only",
+		"registry.example:0": "a port from", "registry.example:99999": "a port from", "registry.example:": "a port from", "registry.example:+443": "a port from", "registry.example:0443": "a port from",
+		"registry.example.": "without a dot at its end", "registry..example": "expected a host", "-x.example": "expected a host", "x_y.example": "expected a host",
+		"bücher.example": "ASCII form", "localhost:3000": "the sandbox itself", "db.localhost": "the sandbox itself",
+		"cargo": "one of the ecosystems alpine, conda", "pypy": "did you mean pypi?", "registry example": "expected a host",
+		strings.Repeat("a", 64) + ".example": "expected a host", strings.Repeat("abcdefg.", 40) + "example": "at most 253",
+	} {
+		if p := EgressProblem(entry); !strings.Contains(p, want) {
+			t.Errorf("%q: %q, want %q", entry, p, want)
+		}
+	}
+	if e := Ecosystems(); !slices.IsSorted(e) || len(e) < 5 {
+		t.Errorf("ecosystems: %v", e)
+	}
+}
+
 func TestTooLarge(t *testing.T) {
 	_, problems := Parse([]byte("version: 1\n#" + strings.Repeat("x", MaxFileBytes)))
 	if len(problems) != 1 || !strings.Contains(problems[0].Want, "at most 65536 bytes") {
@@ -121,25 +186,17 @@ func TestEnvironmentDigest(t *testing.T) {
 	if a.EnvironmentDigest() != b.EnvironmentDigest() {
 		t.Error("limits must not make another snapshot")
 	}
-	b.Setup = []string{"make"}
-	if a.EnvironmentDigest() == b.EnvironmentDigest() {
-		t.Error("setup must make another snapshot")
-	}
-}
-
-func TestDetect(t *testing.T) {
-	for _, c := range []struct{ file, source string }{
-		{"go.mod", "detected from go.mod"}, {"Cargo.toml", "detected from Cargo.toml"},
-		{"package.json", "detected from package.json"}, {"pyproject.toml", "detected from pyproject.toml"},
-		{"Makefile", "detected from Makefile"},
+	for name, change := range map[string]func(*Spec){
+		"setup":    func(s *Spec) { s.Setup = []string{"make"} },
+		"services": func(s *Spec) { s.Services = []Service{{Name: "a", Command: "b"}} },
+		"load":     func(s *Spec) { s.Data.Load = []string{"x"} },
+		"egress":   func(s *Spec) { s.Egress = []string{"npm"} },
 	} {
-		s, source, ok := Detect([]string{"README.md", c.file})
-		if !ok || source != c.source || len(s.Verify) == 0 {
-			t.Errorf("%s: %q %v %v", c.file, source, ok, s.Verify)
+		b := Default()
+		change(&b)
+		if a.EnvironmentDigest() == b.EnvironmentDigest() {
+			t.Errorf("%s must make another snapshot", name)
 		}
-	}
-	if _, _, ok := Detect([]string{"README.md"}); ok {
-		t.Error("a README is not an environment")
 	}
 }
 
@@ -166,6 +223,9 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		s, problems := Parse(body)
 		if len(problems) == 0 && (s.Version != 1 || s.Limits.Pids < 16 || s.Publish.Prefix == "") {
+			t.Fatalf("accepted %q as %+v", body, s)
+		}
+		if len(problems) == 0 && (s.Limits.Budget <= 0 || slices.ContainsFunc(s.Egress, func(e string) bool { return EgressProblem(e) != "" })) {
 			t.Fatalf("accepted %q as %+v", body, s)
 		}
 		for _, p := range problems {

@@ -83,6 +83,9 @@ type RefreshWork struct {
 	Commit       string        `json:"commit"`
 	ConfigDigest string        `json:"config_digest"`
 	Setup        []string      `json:"setup"`
+	Services     []Service     `json:"services,omitempty"`
+	Load         []string      `json:"load,omitempty"`   // fills the services with data, after setup
+	Egress       []string      `json:"egress,omitempty"` // what setup may reach
 	Limits       Limits        `json:"limits"`
 	Timeout      time.Duration `json:"timeout"`
 }
@@ -133,7 +136,8 @@ type Grant struct {
 	Snapshot     string    `json:"snapshot"`
 	RepositoryID int64     `json:"repository_id"` // whose mirror may be mounted read-only
 	Limits       Limits    `json:"limits"`
-	PeerUID      int       `json:"peer_uid"` // uid of the runner that may use it
+	PeerUID      int       `json:"peer_uid"`          // uid of the runner that may use it
+	Sockets      []string  `json:"sockets,omitempty"` // SocketModel, SocketEgress: ways out of the sandbox that end at the runner
 	Expires      time.Time `json:"expires"`
 }
 
@@ -142,6 +146,13 @@ const (
 	VerbRestore = "restore"
 	VerbSandbox = "sandbox"
 	VerbDiscard = "discard"
+)
+
+// Sockets a grant can name. For each a port on the sandbox's loopback leads to
+// a unix socket whose listener the runner gets.
+const (
+	SocketModel  = "model"
+	SocketEgress = "egress"
 )
 
 // Purposes of a clone.
@@ -179,13 +190,16 @@ type SandboxRequest struct {
 	Grant string `json:"grant"`
 }
 
-// SandboxReply is the one line of JSON that answers a SandboxRequest. After it
+// SandboxReply is the one line of JSON that answers a SandboxRequest. With its
+// first byte come the listening unix sockets of Sockets, in that order. After it
 // the node daemon keeps the connection open until the sandbox has ended and
 // then sends one SandboxEnd line; the caller may also never read that.
 type SandboxReply struct {
-	OK    bool   `json:"ok"`
-	ID    string `json:"id,omitempty"`
-	Error *Error `json:"error,omitempty"`
+	OK bool   `json:"ok"`
+	ID string `json:"id,omitempty"`
+	// Sockets are the grant's sockets, as many as descriptors were passed.
+	Sockets []string `json:"sockets,omitempty"`
+	Error   *Error   `json:"error,omitempty"`
 }
 
 // SandboxEnd tells why a sandbox ended.

@@ -57,11 +57,21 @@ type Spec struct {
 	SnapshotCommit string `json:"snapshot_commit"`
 	Environment    string `json:"environment"`
 
-	Prompt  string   `json:"prompt"` // the whole text the harness is given
+	// Prompt is what the harness is given first, with InstructionsMark where the
+	// repository's own instructions go, which are read at InstructionsSHA, a
+	// commit of the default branch.
+	Prompt          string `json:"prompt"`
+	InstructionsSHA string `json:"instructions_sha,omitempty"` // empty: BaseSHA
+
 	Harness Harness  `json:"harness"`
 	Setup   []string `json:"setup,omitempty"`
 	Verify  []Verify `json:"verify"`
 	Limits  Limits   `json:"limits"`
+
+	// Services run in the work sandbox and in the verification sandbox.
+	Services []Service `json:"services,omitempty"`
+	// Egress is what the agent and verification may reach, as in the file.
+	Egress []string `json:"egress,omitempty"`
 
 	// Author is the identity commits in the sandbox are made with.
 	AuthorName  string `json:"author_name"`
@@ -80,6 +90,10 @@ type Spec struct {
 	VerifyGrant string `json:"verify_grant"`
 }
 
+// InstructionsMark is the line of a prompt that the repository's own
+// instructions take the place of.
+const InstructionsMark = "\n[the repository's instructions]\n"
+
 // Resume names the last uploaded bundle of an earlier generation. The runner
 // fetches it from GET /runner/v1/bundle/{sha256}.
 type Resume struct {
@@ -91,10 +105,27 @@ type Resume struct {
 
 // Harness says which agent program to run and how.
 type Harness struct {
-	Kind    string   `json:"kind"`    // "command" so far
-	Command []string `json:"command"` // argument vector, run inside the sandbox
-	Label   string   `json:"label"`   // how it is named to people, e.g. "scripted"
-	Model   string   `json:"model,omitempty"`
+	Kind    string   `json:"kind"`              // spec.HarnessCommand, …
+	Command []string `json:"command,omitempty"` // of kind command: argument vector, run inside the sandbox
+	Label   string   `json:"label"`             // how it is named to people, e.g. "scripted"
+	Model   string   `json:"model,omitempty"`   // as the gateway knows it, "anthropic/claude-sonnet"
+	API     string   `json:"api,omitempty"`     // APIChat, …: what the harness is to speak with the gateway
+}
+
+// APIs the model gateway speaks.
+const (
+	APIChat      = "chat"      // POST /v1/chat/completions
+	APIResponses = "responses" // POST /v1/responses
+	APIMessages  = "messages"  // POST /v1/messages
+)
+
+// Service is a declared service of the environment.
+type Service struct {
+	Name    string `json:"name"`
+	Command string `json:"command"`         // shell line that stays in the foreground
+	Ready   string `json:"ready,omitempty"` // shell line that succeeds, or an http:// address that answers; empty: Port, if there is one, accepts
+	Stop    string `json:"stop,omitempty"`  // shell line; empty: SIGTERM
+	Port    int    `json:"port,omitempty"`
 }
 
 // Verify is one verification command of the repository.
@@ -122,6 +153,12 @@ const (
 	EventTurn    = "turn"    // Turn: a bundle was uploaded
 	EventNote    = "note"    // Note: words for people
 	EventRestore = "restore" // Restored
+	EventMessage = "message" // Message: what the agent said
+	EventTool    = "tool"    // Tool: one finished tool call of the agent
+	EventPrompt  = "prompt"  // Prompted: the agent was given a prompt or is done with one
+	EventUsage   = "usage"   // Usage: one settled model call; written by the control plane only
+	EventEgress  = "egress"  // Egress: one decision of the proxy
+	EventService = "service" // ServiceState
 )
 
 // Event is one thing that happened in an attempt, numbered from 1 by the
@@ -158,6 +195,69 @@ type Command struct {
 type Output struct {
 	Stream string `json:"stream"` // "stdout" or "stderr"
 	Text   string `json:"text"`
+}
+
+// Message is text the agent addressed to people.
+type Message struct {
+	Text string `json:"text"`
+}
+
+// Tool is a finished tool call of the agent, as its harness tells it. Commands
+// are tools too: then Command is set and ExitCode is the command's.
+type Tool struct {
+	Name     string        `json:"name"`              // as the harness calls it: "bash", "edit", …
+	Title    string        `json:"title,omitempty"`   // one line for people
+	Command  string        `json:"command,omitempty"` // shell line
+	ExitCode *int          `json:"exit_code,omitempty"`
+	Failed   bool          `json:"failed,omitempty"`
+	Files    []string      `json:"files,omitempty"`  // touched, relative to the repository where they lie in it
+	Output   string        `json:"output,omitempty"` // tail
+	Duration time.Duration `json:"duration,omitempty"`
+}
+
+// Prompted tells where the agent is with its prompts, counted from 1.
+type Prompted struct {
+	Prompt int    `json:"prompt"`
+	Author string `json:"author,omitempty"` // login; empty for our own words
+	Text   string `json:"text,omitempty"`   // of a further prompt, cut
+	Done   bool   `json:"done"`
+	Failed string `json:"failed,omitempty"` // why it could not be worked on
+}
+
+// Usage is one settled model call. Money is in billionths of a US dollar.
+type Usage struct {
+	Model            string `json:"model"`
+	InputTokens      int64  `json:"input_tokens"` // those of the cache not included
+	CacheReadTokens  int64  `json:"cache_read_tokens,omitempty"`
+	CacheWriteTokens int64  `json:"cache_write_tokens,omitempty"`
+	OutputTokens     int64  `json:"output_tokens"`
+	Cost             int64  `json:"cost"`
+	Priced           bool   `json:"priced"`   // the operator's table has a price for the model
+	Reported         bool   `json:"reported"` // by the provider; else Cost is what was held for the call
+	Spent            int64  `json:"spent"`    // of the session so far, this call included
+}
+
+// Egress is one decision of the egress proxy.
+type Egress struct {
+	Host    string `json:"host"`
+	Port    int    `json:"port"`
+	Allowed bool   `json:"allowed"`
+	Reason  string `json:"reason,omitempty"`  // why it was refused
+	Command string `json:"command,omitempty"` // what asked, as the sandbox says
+	Noise   bool   `json:"noise,omitempty"`   // the harness's own doing, not the agent's
+}
+
+// EgressNotListed is the Reason of a refusal that an entry under egress in
+// .inspect.yml would turn into a yes.
+const EgressNotListed = "it is not in the environment's egress"
+
+// ServiceState tells what became of a declared service.
+type ServiceState struct {
+	Name   string        `json:"name"`
+	State  string        `json:"state"` // "ready", "failed", "stopped"
+	After  time.Duration `json:"after,omitempty"`
+	Words  string        `json:"words,omitempty"`
+	Output string        `json:"output,omitempty"` // tail of its log
 }
 
 // Turn tells that the work of a turn was taken and uploaded.
@@ -236,6 +336,7 @@ const (
 	OutcomeFailed         = "failed"         // the harness or its result is at fault
 	OutcomeStopped        = "stopped"        // a stop directive was obeyed
 	OutcomeTimedOut       = "timed_out"      // WorkDeadline reached
+	OutcomeOverBudget     = "over_budget"    // the model gateway refused further calls
 	OutcomeInfrastructure = "infrastructure" // ours: may be tried again as a new attempt
 )
 
@@ -254,6 +355,8 @@ const (
 	ReasonSync             = "sync"  // base commit could not be checked out
 	ReasonSetup            = "setup" // setup failed
 	ReasonBundleTooLarge   = "bundle_too_large"
+	ReasonService          = "service" // a declared service did not become ready
+	ReasonModel            = "model"   // the model could not be reached or gave nothing usable
 )
 
 // Outcome ends an attempt.
@@ -269,7 +372,10 @@ type Outcome struct {
 	Tip     string         `json:"tip,omitempty"`
 	Tree    string         `json:"tree,omitempty"` // tree of Tip, what was verified
 	Results []VerifyResult `json:"results,omitempty"`
-	Times   Times          `json:"times"`
+	// Instructions is the hexadecimal SHA-256 of the first prompt as the agent
+	// got it, and the artifact that holds it.
+	Instructions string `json:"instructions,omitempty"`
+	Times        Times  `json:"times"`
 }
 
 // VerifyResult is what one verify command did in the second clone.
@@ -290,6 +396,7 @@ type VerifyResult struct {
 type Times struct {
 	Restore       time.Duration `json:"restore"`
 	Sync          time.Duration `json:"sync"`
+	Ready         time.Duration `json:"ready"` // from the restore's begin until the agent could take its first prompt
 	Work          time.Duration `json:"work"`
 	Bundle        time.Duration `json:"bundle"`
 	VerifyRestore time.Duration `json:"verify_restore"`

@@ -73,3 +73,59 @@ ON CONFLICT (session_id, name) DO UPDATE SET sha256 = EXCLUDED.sha256, bytes = E
 
 -- name: EvidenceFile :one
 SELECT * FROM evidence WHERE session_id = $1 AND name = $2;
+
+-- What a session used and tried, from its events. Their data is only looked
+-- at, never converted, so that no event can break a page.
+
+-- name: ModelUse :one
+-- What a session's model calls came to. Those the provider refused came to
+-- nothing at all; of others that it did not report, the cost is an estimate, and
+-- of those going on what is held for them.
+SELECT count(*) FILTER (WHERE c.state = 'reported')::bigint AS reported,
+  COALESCE(sum(c.cost) FILTER (WHERE c.state = 'reported'), 0)::bigint AS cost,
+  COALESCE(sum(c.input_tokens + c.cache_read_tokens + c.cache_write_tokens) FILTER (WHERE c.state = 'reported'), 0)::bigint AS input_tokens,
+  COALESCE(sum(c.output_tokens) FILTER (WHERE c.state = 'reported'), 0)::bigint AS output_tokens,
+  count(*) FILTER (WHERE c.nothing)::bigint AS failed,
+  count(*) FILTER (WHERE c.state <> 'reported' AND NOT c.nothing)::bigint AS unreported,
+  COALESCE(sum(CASE WHEN c.state = 'open' THEN c.reserved ELSE c.cost END) FILTER (WHERE c.state <> 'reported'), 0)::bigint AS unreported_cost,
+  count(*) FILTER (WHERE NOT c.priced AND NOT c.nothing)::bigint AS unpriced
+FROM (
+  SELECT *, state = 'unreported' AND cost = 0 AND input_tokens + cache_read_tokens + cache_write_tokens + output_tokens = 0 AS nothing
+  FROM model_calls WHERE session_id = $1
+) c;
+
+-- name: EgressAllowed :one
+SELECT count(*)::bigint AS connections FROM events
+WHERE session_id = $1 AND kind = 'egress' AND data->'allowed' = 'true';
+
+-- name: EgressRefused :many
+-- What was refused, the agent's and verification's first, then by how often.
+SELECT COALESCE(e.data->>'host', '')::text AS host, COALESCE(e.data->>'port', '')::text AS port,
+  COALESCE(e.data->>'command', '')::text AS command, (COALESCE(e.data->>'noise', '') = 'true')::boolean AS noise,
+  COALESCE(e.seq > v.seq, false)::boolean AS verification,
+  COALESCE(min(e.data->>'reason'), '')::text AS reason, count(*)::bigint AS times,
+  (count(*) OVER ())::bigint AS destinations
+FROM events e LEFT JOIN (
+  SELECT p.generation, min(p.seq) AS seq FROM events p
+  WHERE p.session_id = sqlc.arg(session_id) AND p.kind = 'phase' AND p.data->>'phase' = 'verifying' GROUP BY p.generation
+) v ON v.generation = e.generation
+WHERE e.session_id = sqlc.arg(session_id) AND e.kind = 'egress' AND e.data->'allowed' = 'false' AND e.data->>'host' <> ''
+GROUP BY 1, 2, 3, 4, 5
+ORDER BY 4, count(*) DESC, 1, 2, 3, 5
+LIMIT sqlc.arg(at_most);
+
+-- name: ToolCounts :one
+-- What the agent did, as its harness told it.
+SELECT count(*)::bigint AS calls,
+  count(*) FILTER (WHERE e.data->>'command' <> '')::bigint AS commands,
+  count(*) FILTER (WHERE e.data->>'command' <> '' AND (e.data->'failed' = 'true' OR e.data->>'exit_code' <> '0'))::bigint AS failed_commands,
+  (SELECT count(DISTINCT f.path) FROM events t
+    CROSS JOIN LATERAL jsonb_array_elements_text(CASE jsonb_typeof(t.data->'files') WHEN 'array' THEN t.data->'files' ELSE '[]' END) AS f (path)
+    WHERE t.session_id = sqlc.arg(session_id) AND t.kind = 'tool')::bigint AS files
+FROM events e WHERE e.session_id = sqlc.arg(session_id) AND e.kind = 'tool';
+
+-- name: LastAction :one
+-- The last tool call of the agent or verify command, among the events after a number.
+SELECT kind, data FROM events
+WHERE session_id = sqlc.arg(session_id) AND seq > sqlc.arg(after)::bigint AND (kind = 'tool' OR kind = 'command' AND data->>'step' LIKE 'verify:%')
+ORDER BY seq DESC LIMIT 1;

@@ -18,6 +18,7 @@ import (
 
 	"inspect/envs/proc"
 	"inspect/fixtures/githubd"
+	"inspect/fixtures/modeld"
 	"inspect/fixtures/repos"
 )
 
@@ -30,8 +31,13 @@ type Options struct {
 	Mode   string        // of the scripted agent, default "ok"; see fixtures/scripted
 	Delay  time.Duration // how long the agent thinks
 	Limits string        // "enforce" or "best-effort"
-	Out    io.Writer     // the story; with JSON only the last line
-	Err    io.Writer     // what serve logs
+
+	Harness  string   // "opencode", "codex" or "claude"; empty: the scripted agent
+	Model    string   // openai/NAME or anthropic/NAME with the key in the environment; empty: one without a mind
+	Programs []string // NAME=PATH of agents, passed on to serve
+
+	Out io.Writer // the story; with JSON only the last line
+	Err io.Writer // what serve logs
 }
 
 // Result of the story, in the words of the check run and the session.
@@ -107,6 +113,11 @@ func Run(ctx context.Context, o Options) (res Result, err error) {
 		return res, fmt.Errorf("the fixture GitHub: %w", err)
 	}
 	defer st.github.Close()
+	defer func() {
+		if st.model != nil {
+			st.model.Close()
+		}
+	}()
 	stopServe, err := st.startServe(ctx)
 	if err != nil {
 		return res, fmt.Errorf("inspect serve: %w", err)
@@ -147,6 +158,9 @@ type story struct {
 	dir     string
 	repo    repos.Repo
 	github  *githubd.Server
+	model   *modeld.Server  // nil: none of ours
+	key     string          // of the model
+	scripts []modeld.Script // nil: the one that resolves the sample issue
 	issue   int
 	pages   pages
 	serve   *serveProcess
@@ -208,6 +222,13 @@ func (st *story) agent() string {
 
 // startServe starts `inspect serve` and has it learn of the installation.
 func (st *story) startServe(ctx context.Context) (stop func(), err error) {
+	agent, err := st.openModel()
+	if err != nil {
+		return nil, err
+	}
+	if agent == nil {
+		agent = []string{"--harness-command", st.agent(), "--harness-label", "scripted"}
+	}
 	done := st.out.step("inspect serve with its private database")
 	var addr [3]string
 	for i := range addr {
@@ -222,8 +243,9 @@ func (st *story) startServe(ctx context.Context) (stop func(), err error) {
 		"--webhook-secret-file", filepath.Join(st.dir, "webhook.secret"),
 		"--github-api", st.github.URL(), "--github-git", st.github.URL(), "--github-write-spacing", "0s",
 		"--listen-hooks", addr[0], "--listen-people", addr[1], "--listen-machines", addr[2],
-		"--harness-command", st.agent(), "--harness-label", "scripted", "--limits", st.o.Limits,
+		"--limits", st.o.Limits,
 	}
+	argv = append(argv, agent...)
 	toolchain, err := goRoot(ctx)
 	if err != nil {
 		return nil, err

@@ -39,7 +39,17 @@ type sessionView struct {
 	Verify      Verify `json:"verify"`
 	Times       struct {
 		RestoreMS float64 `json:"restore_ms"`
+		ReadyMS   int64   `json:"ready_ms"`
+		WorkMS    int64   `json:"work_ms"`
 	} `json:"times"`
+	Spent int64 `json:"spent"` // billionths of a US dollar
+	Model struct {
+		Name       string `json:"name"`
+		Calls      int64  `json:"calls"`
+		Cost       int64  `json:"cost"` // as Spent, of the calls the provider reported
+		Unreported int64  `json:"unreported_calls"`
+		Budget     int64  `json:"budget"`
+	} `json:"model"`
 }
 
 type environmentView struct {
@@ -62,29 +72,35 @@ func (p pages) token() string {
 func (p pages) address(path string) string { return p.base + path + "?token=" + p.token() }
 
 func (p pages) get(ctx context.Context, path string, into any) error {
+	body, err := p.text(ctx, path)
+	if err != nil || into == nil {
+		return err
+	}
+	return json.Unmarshal([]byte(body), into)
+}
+
+// text is a page as it comes.
+func (p pages) text(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base+path, nil)
 	if err != nil {
-		return err
+		return "", err
 	}
 	req.Header.Set("Authorization", "Bearer "+p.token())
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, 16<<20))
 	if err != nil {
-		return err
+		return "", err
 	}
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s", path, res.Status)
+		return "", fmt.Errorf("GET %s: %s", path, res.Status)
 	}
-	if into == nil {
-		return nil
-	}
-	return json.Unmarshal(body, into)
+	return string(body), nil
 }
 
 // await repeats fn until it says yes; a failure of serve ends it.

@@ -78,6 +78,11 @@ func small(flags ...string) map[string]string {
 // openStage starts a GitHub with the given repositories of octocat and serve.
 func openStage(t *testing.T, repositories map[string]map[string]string) *stage {
 	t.Helper()
+	return openStageWith(t, repositories, func(*story) {})
+}
+
+func openStageWith(t *testing.T, repositories map[string]map[string]string, edit func(*story)) *stage {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "inspect-demo-")
 	if err != nil {
 		t.Fatal(err)
@@ -90,6 +95,7 @@ func openStage(t *testing.T, repositories map[string]map[string]string) *stage {
 		o:   Options{Binary: binary, Limits: limits(), Err: &logTo{t: t, path: filepath.Join(dir, "serve.log")}},
 		out: newTeller(testWriter{t}, false), started: time.Now(), dir: dir,
 	}}
+	edit(s.story)
 	gh, err := githubd.New(githubd.Options{Dir: mkdir(t, dir, "github"), WebhookSecret: canarySecret, Events: []string{"issues", "issue_comment"}})
 	if err != nil {
 		t.Fatal(err)

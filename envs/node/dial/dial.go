@@ -1,8 +1,8 @@
 // Package dial is how a runner asks its node daemon for clones and sandboxes.
 // A socket path and a grant of the control plane go in; a restore's report or a
-// sandbox's control stream comes out. The daemon may be restarted at any
-// moment, so its absence is waited out, as long as the context lasts; what it
-// refuses is an error at once.
+// sandbox's control stream comes out, with the listeners of its ways out. The
+// daemon may be restarted at any moment, so its absence is waited out, as long
+// as the context lasts; what it refuses is an error at once.
 package dial
 
 import (
@@ -55,25 +55,33 @@ func Discard(ctx context.Context, socket, grant string) error {
 	})
 }
 
+// Running is a sandbox that was started.
+type Running struct {
+	// Client runs commands in it. Closing it ends the sandbox; the daemon's end
+	// does not.
+	Client *stream.Client
+	// Ends gets one SandboxEnd once everything in the sandbox is gone, and is
+	// closed; it is closed without one if the daemon ended before the sandbox.
+	// Who does not read it loses nothing.
+	Ends <-chan wire.SandboxEnd
+	// Sockets are the grant's (wire.SocketModel, …). Each is the only listener
+	// there is and the caller's to close.
+	Sockets map[string]net.Listener
+}
+
 // Sandbox starts a sandbox over the grant's clone, which must have been
-// restored. An earlier one of the same clone is ended. Closing the client ends
-// the sandbox; the daemon's end does not. The channel gets one SandboxEnd once
-// everything in the sandbox is gone, and is closed; it is closed without one if
-// the daemon ended before the sandbox. Who does not read it loses nothing.
-// Errors as for Restore.
-func Sandbox(ctx context.Context, socket, grant string) (*stream.Client, <-chan wire.SandboxEnd, error) {
-	var client *stream.Client
-	var ends <-chan wire.SandboxEnd
+// restored. An earlier one of the same clone is ended. Errors as for Restore.
+func Sandbox(ctx context.Context, socket, grant string) (Running, error) {
+	var r Running
 	err := insist(ctx, "start a sandbox", func(ctx context.Context) error {
-		near, c, err := start(ctx, socket, grant)
+		near, c, sockets, err := start(ctx, socket, grant)
 		if err != nil {
 			return err
 		}
-		client = stream.NewClient(near)
-		ends = await(c)
+		r = Running{Client: stream.NewClient(near), Ends: await(c), Sockets: sockets}
 		return nil
 	})
-	return client, ends, err
+	return r, err
 }
 
 // insist repeats fn while the daemon is away or says that it cannot for now.
@@ -147,10 +155,10 @@ func refusal(reply []byte, otherwise string) error {
 }
 
 // start sends one sandbox request with the far end of a new control stream.
-func start(ctx context.Context, socket, grant string) (near io.ReadWriteCloser, conn *net.UnixConn, err error) {
+func start(ctx context.Context, socket, grant string) (near io.ReadWriteCloser, conn *net.UnixConn, sockets map[string]net.Listener, err error) {
 	c, err := connect(ctx, socket)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -159,7 +167,7 @@ func start(ctx context.Context, socket, grant string) (near io.ReadWriteCloser, 
 	}()
 	ours, theirs, err := stream.Pair()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	defer theirs.Close() // the daemon has its own by then
 	defer func() {
@@ -171,27 +179,89 @@ func start(ctx context.Context, socket, grant string) (near io.ReadWriteCloser, 
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	line, err := json.Marshal(wire.SandboxRequest{Grant: grant})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	err = send(c, append(line, '\n'), theirs)
-	reply := wire.SandboxReply{}
+	var reply wire.SandboxReply
+	var files []*os.File // closed below: a listener has a descriptor of its own
 	if err == nil {
-		err = readLine(c, &reply)
+		files, err = readReply(c, &reply)
 	}
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
 	if !stop() {
-		return nil, nil, errors.Join(context.Cause(ctx), err)
+		return nil, nil, nil, errors.Join(context.Cause(ctx), err)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("ask the node daemon: %w", err)
+		return nil, nil, nil, fmt.Errorf("ask the node daemon: %w", err)
 	}
 	if !reply.OK {
 		if reply.Error == nil {
-			return nil, nil, &wire.Error{Code: "bad_request", Message: "the node daemon refused without a word"}
+			return nil, nil, nil, &wire.Error{Code: "bad_request", Message: "the node daemon refused without a word"}
 		}
-		return nil, nil, reply.Error
+		return nil, nil, nil, reply.Error
+	}
+	if sockets, err = listeners(reply.Sockets, files); err != nil {
+		return nil, nil, nil, err
 	}
 	_ = c.SetDeadline(time.Time{})
-	return ours, c, nil
+	return ours, c, sockets, nil
+}
+
+// listeners makes listeners of the descriptors that came with a reply.
+func listeners(names []string, files []*os.File) (_ map[string]net.Listener, err error) {
+	if len(names) != len(files) {
+		return nil, broken("it names %d sockets and passed %d", len(names), len(files))
+	}
+	out := map[string]net.Listener{}
+	defer func() {
+		if err != nil {
+			for _, l := range out {
+				l.Close()
+			}
+		}
+	}()
+	for i, f := range files {
+		if names[i] == "" || out[names[i]] != nil {
+			return nil, broken("it names a socket %q twice or not at all", names[i])
+		}
+		if !listens(f) {
+			return nil, broken("what it passed as socket %q is no listening unix socket", names[i])
+		}
+		l, err := net.FileListener(f)
+		if err != nil {
+			return nil, broken("what it passed as socket %q cannot be used: %v", names[i], err)
+		}
+		out[names[i]] = l
+	}
+	return out, nil
+}
+
+// broken is the error of a daemon that does not keep to the protocol.
+func broken(format string, args ...any) error {
+	return &wire.Error{Code: "bad_request", Message: "the node daemon speaks another protocol: " + fmt.Sprintf(format, args...)}
+}
+
+// listens says whether f is a listening unix stream socket.
+func listens(f *os.File) bool {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	ok := false
+	cerr := raw.Control(func(fd uintptr) {
+		ok = true
+		for option, want := range map[int]int{
+			unix.SO_DOMAIN: unix.AF_UNIX, unix.SO_TYPE: unix.SOCK_STREAM, unix.SO_ACCEPTCONN: 1,
+		} {
+			got, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, option)
+			ok = ok && err == nil && got == want
+		}
+	})
+	return cerr == nil && ok
 }
 
 func send(c *net.UnixConn, line []byte, f *os.File) error {
@@ -212,25 +282,54 @@ func send(c *net.UnixConn, line []byte, f *os.File) error {
 	return werr
 }
 
-// readLine reads one line of JSON, no further: what follows is the SandboxEnd.
-func readLine(c net.Conn, v any) error {
+// maxPassed bounds the descriptors of a reply.
+const maxPassed = 8
+
+// readReply reads one line of JSON, no further: what follows is the SandboxEnd.
+// With its first byte, and no later one, descriptors may come, which are the
+// caller's to close, on error too.
+func readReply(c *net.UnixConn, reply *wire.SandboxReply) (files []*os.File, err error) {
 	var line []byte
-	b := make([]byte, 1)
+	b, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(maxPassed*4))
 	for {
-		n, err := c.Read(b)
-		if n == 1 && b[0] == '\n' {
-			return json.Unmarshal(line, v)
+		n, noob, flags, _, err := c.ReadMsgUnix(b, oob)
+		if noob > 0 {
+			files = append(files, passed(oob[:noob])...)
 		}
-		if n == 1 {
-			line = append(line, b[0])
+		switch {
+		case err != nil:
+			return files, err
+		case n == 0:
+			return files, io.ErrUnexpectedEOF
+		case flags&unix.MSG_CTRUNC != 0 || noob > 0 && len(line) > 0:
+			return files, broken("it passed descriptors that are not expected")
+		case b[0] == '\n':
+			return files, json.Unmarshal(line, reply)
 		}
-		if err != nil {
-			return err
-		}
+		line = append(line, b[0])
 		if len(line) > maxReply {
-			return errors.New("the answer is too long")
+			return files, errors.New("the answer is too long")
 		}
 	}
+}
+
+// passed are the descriptors in a message's control data. They are closed on
+// exec.
+func passed(oob []byte) (files []*os.File) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	for _, m := range messages {
+		fds, err := unix.ParseUnixRights(&m)
+		if err != nil {
+			continue // not descriptors
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "passed"))
+		}
+	}
+	return files
 }
 
 // await passes on the SandboxEnd. Its goroutine ends with the sandbox or the

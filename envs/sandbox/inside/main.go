@@ -1,7 +1,8 @@
 // Package inside is PID 1 of a sandbox: the one process of ours in there. In
 // come frames on the control stream (package stream), out go the commands they
 // ask for and what those write. It reaps every orphan, passes termination
-// signals on, and ends the sandbox when the control stream is closed outside.
+// signals on, carries connections out (package forward), and ends the sandbox
+// when the control stream is closed outside.
 //
 // The commands have its uid, so it trusts none of them: it makes itself
 // undumpable before anything else exists in the sandbox (no ptrace, no reading
@@ -20,6 +21,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"inspect/envs/sandbox/forward"
 )
 
 // Ready is what the init writes to its standard output when it serves.
@@ -30,11 +33,11 @@ const LifelineExit = 137
 
 // ReservedPids is how many processes and threads of a sandbox are its init and
 // what started it. A limit of processes for the commands is raised by it.
-const ReservedPids = 40
+const ReservedPids = 48
 
 // spareThreads are made at the start and kept, because in a full process table
 // the Go runtime could make no more and would crash.
-const spareThreads = 16
+const spareThreads = 16 + forward.Threads
 
 // Main runs the init and returns its exit status. The arguments are those
 // after the word sandbox-init:
@@ -43,12 +46,18 @@ const spareThreads = 16
 //	--nofile N     most open files of a process
 //	--fsize N      most bytes of one file
 //	--nproc N      most processes, where no cgroup bounds them
+//	--forward PORT=PATH[,named]
+//	               a port of the loopback that leads to a socket; may be repeated
 //
-// With the first argument "exec" it is the short-lived step between the init
+// With the first argument "dial" it is a connection to the loopback, see
+// dialMain. With the first argument "exec" it is the short-lived step between the init
 // and a command with limits of its own, see execArgs.
 func Main(args []string) int {
 	if len(args) > 0 && args[0] == execWord {
 		return complain(execMain(args[1:]))
+	}
+	if len(args) > 0 && args[0] == DialWord {
+		return complain(dialMain(args[1:]))
 	}
 	// First of all: nothing else runs in the sandbox yet, and from here on
 	// nothing in it can look into this process.
@@ -72,6 +81,7 @@ func complain(err error) int {
 type config struct {
 	control              int
 	nofile, fsize, nproc uint64
+	forwards             []forward.Way
 }
 
 func parse(args []string) (config, error) {
@@ -82,6 +92,11 @@ func parse(args []string) (config, error) {
 	f.Uint64Var(&c.nofile, "nofile", 0, "")
 	f.Uint64Var(&c.fsize, "fsize", 0, "")
 	f.Uint64Var(&c.nproc, "nproc", 0, "")
+	f.Func("forward", "", func(s string) error {
+		w, err := forward.Parse(s)
+		c.forwards = append(c.forwards, w)
+		return err
+	})
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
@@ -118,6 +133,11 @@ func run(args []string) error {
 	s := newServer(os.NewFile(uintptr(c.control), "control"))
 	stop := s.handleSignals()
 	defer stop()
+	// Before any command exists that could take the ports. It ends with this
+	// process, whose end waits for nothing.
+	if _, err := forward.Open(c.forwards); err != nil {
+		return err
+	}
 	if err := sayReady(); err != nil {
 		return err
 	}

@@ -1,0 +1,99 @@
+package egress
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+
+	"inspect/envs/wire"
+)
+
+// Command is the first argument with which the inspect binary becomes Main.
+const Command = "egress-proxy"
+
+// Config is what Main is told on standard input, as one line of JSON.
+type Config struct {
+	Allow          []string `json:"allow"`
+	AllowAddresses []string `json:"allow_addresses,omitempty"` // for tests, as Resolve
+	// Resolve, if set, is all the names there are.
+	Resolve map[string]string `json:"resolve,omitempty"`
+}
+
+// Ready is the first line Main writes to standard output. Each further one is a
+// decision, wire.Egress as JSON.
+const Ready = "ready"
+
+// maxConfig bounds the line of a Config, in bytes.
+const maxConfig = 1 << 20
+
+// Main is a proxy as a process of its own, for which it needs no rights but
+// those to the network: it serves the listener that is descriptor 3 until its
+// standard input ends, and says on standard output what it decides. It returns
+// the exit status.
+func Main([]string) int {
+	if err := child(os.NewFile(3, "listener"), os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintf(os.Stderr, "egress proxy: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+func child(socket *os.File, in io.Reader, out io.Writer) error {
+	l, err := net.FileListener(socket)
+	socket.Close()
+	if err != nil {
+		return fmt.Errorf("descriptor 3 is no listener: %w", err)
+	}
+	defer l.Close()
+	r := bufio.NewReader(io.LimitReader(in, maxConfig))
+	line, err := r.ReadBytes('\n')
+	if err != nil {
+		return fmt.Errorf("read the configuration: %w", err)
+	}
+	var c Config
+	if err := json.Unmarshal(line, &c); err != nil {
+		return fmt.Errorf("read the configuration: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	opt := Options{
+		Allow: c.Allow, AllowAddresses: c.AllowAddresses,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	if len(c.Resolve) > 0 {
+		opt.Resolver = fixedNames(c.Resolve)
+	}
+	enc := json.NewEncoder(out)
+	opt.Decide = func(e wire.Egress) {
+		if enc.Encode(e) != nil {
+			cancel() // nobody listens any more
+		}
+	}
+	p, err := New(opt)
+	if err != nil {
+		return err
+	}
+	if _, err := io.WriteString(out, Ready+"\n"); err != nil {
+		return fmt.Errorf("say that the proxy is ready: %w", err)
+	}
+	go func() { // ends with its input, at the latest with this process
+		_, _ = io.Copy(io.Discard, in)
+		cancel()
+	}()
+	return p.Serve(ctx, l)
+}
+
+// fixedNames resolves names by a table.
+type fixedNames map[string]string
+
+func (f fixedNames) LookupIP(_ context.Context, _, host string) ([]net.IP, error) {
+	if ip := net.ParseIP(f[host[:len(host)-1]]); ip != nil {
+		return []net.IP{ip}, nil
+	}
+	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+}

@@ -1,0 +1,65 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"inspect/envs/proc"
+	"inspect/envs/sandbox/dialer"
+	"inspect/envs/services"
+	"inspect/envs/wire"
+)
+
+// stopServices bounds a clean stop of all services together.
+const stopServices = 30 * time.Second
+
+// declared are the environment's services while they run; nil: there are none.
+type declared struct {
+	a   *attempt
+	set *services.Set
+}
+
+// startServices starts the declared services and waits until all are ready.
+func (b *box) startServices(ctx context.Context) (*declared, error) {
+	a := b.a
+	if len(a.spec.Services) == 0 {
+		return nil, nil
+	}
+	set, err := services.Start(ctx, b.sb, a.spec.Services, services.Options{
+		Event:  func(s wire.ServiceState) { a.events.add(wire.EventService, s) },
+		Redact: a.red, Clock: a.clock, Timeout: a.opt.pace.service, Dir: a.places().workspace,
+		Dial: func(ctx context.Context, addr string) (net.Conn, error) { return dialer.Dial(ctx, b.sb, addr) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &declared{a: a, set: set}, nil
+}
+
+// stop ends the services in the order opposite to their start. What does not
+// stop ends with the sandbox.
+func (d *declared) stop(live context.Context) {
+	if d == nil {
+		return
+	}
+	ctx, cancel := proc.WithTimeout(live, d.a.clock, stopServices)
+	defer cancel()
+	for _, words := range d.set.Failed() {
+		d.a.events.note("%s", words)
+	}
+	if err := d.set.Stop(ctx); err != nil && live.Err() == nil {
+		d.a.log.Info("services did not stop by themselves", "error", err)
+	}
+}
+
+// serviceTrouble is the outcome of a service that did not become ready: the
+// repository declared it, so it is for its people to mend.
+func (a *attempt) serviceTrouble(ctx context.Context, when string, err error) wire.Outcome {
+	var service *services.Error
+	if ctx.Err() != nil || !errors.As(err, &service) {
+		return a.trouble(ctx, wire.ReasonService, err)
+	}
+	return wire.Outcome{Kind: wire.OutcomeFailed, Reason: wire.ReasonService, Words: "A declared service did not become ready " + when + ": " + sentence(err)}
+}

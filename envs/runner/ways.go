@@ -1,0 +1,75 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"inspect/envs/egress"
+	"inspect/envs/gateway"
+	"inspect/envs/wire"
+)
+
+// money is what the model gateway told of the session's budget.
+type money struct {
+	mu            sync.Mutex
+	budget, spent int64
+	over          bool
+	changed       chan struct{} // closed and replaced on every change
+}
+
+func newMoney() *money { return &money{changed: make(chan struct{})} }
+
+func (m *money) told(budget, spent int64, over bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if budget == m.budget && spent == m.spent && (!over || m.over) {
+		return
+	}
+	m.budget, m.spent, m.over = budget, spent, m.over || over
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// look tells whether most of the budget, or all of it, is used up.
+func (m *money) look() (nearly, over bool, changed <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.budget > 0 && m.spent >= m.budget/5*4, m.over, m.changed
+}
+
+// serveWays serves what the sandbox's ways out lead to, until it is closed.
+func (a *attempt) serveWays(live context.Context, b *box) error {
+	ctx, cancel := context.WithCancel(live)
+	b.shut = cancel
+	if l := b.ways[wire.SocketModel]; l != nil {
+		door := gateway.NewDoor(gateway.DoorOptions{
+			Control: a.opt.ControlURL, Header: a.control.sign, Transport: a.opt.HTTP,
+			Clock: a.clock, Log: a.log, OnBudget: a.money.told,
+		})
+		b.serving.Go(func() {
+			if err := door.Serve(ctx, l); err != nil && ctx.Err() == nil {
+				a.log.Error("the way to the model is closed", "error", err)
+			}
+		})
+	}
+	if l := b.ways[wire.SocketEgress]; l != nil {
+		_, noise, err := a.adapter()
+		if err != nil {
+			return err
+		}
+		p, err := egress.New(egress.Options{Allow: a.spec.Egress, Noise: noise, Log: a.log, Decide: func(e wire.Egress) {
+			e.Command = a.events.text(e.Command, 1<<10)
+			a.events.add(wire.EventEgress, e)
+		}})
+		if err != nil {
+			return fmt.Errorf("the egress proxy: %w", err)
+		}
+		b.serving.Go(func() {
+			if err := p.Serve(ctx, l); err != nil && ctx.Err() == nil {
+				a.log.Error("the egress proxy ended", "error", err)
+			}
+		})
+	}
+	return nil
+}
