@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,9 +28,16 @@ func TestNodesWorkIsLeased(t *testing.T) {
 	if _, err := s.NodeGitToken(ctx, "n1", wire.GitTokenRequest{RepositoryID: 42}); codeOf(err) != codeNotFound {
 		t.Fatalf("a token without work: %v", err)
 	}
-	sess := w.create(s)
+	rich := func(n *NewSession) {
+		n.Spec.Egress, n.Spec.Data.Load = []string{"go"}, []string{"psql -f seed.sql"}
+		n.Spec.Services = []spec.Service{{Name: "postgres", Command: "postgres", Ready: "pg_isready", Stop: "pg_ctl stop", Port: 5432}}
+	}
+	sess := w.create(s, rich)
 	first := w.work(s, wire.WorkRefresh)
 	r := first.Refresh
+	if want := []wire.Service{{Name: "postgres", Command: "postgres", Ready: "pg_isready", Stop: "pg_ctl stop", Port: 5432}}; !slices.Equal(r.Services, want) || !slices.Equal(r.Egress, []string{"go"}) || !slices.Equal(r.Load, []string{"psql -f seed.sql"}) {
+		t.Fatalf("services %+v, egress %v, load %v", r.Services, r.Egress, r.Load)
+	}
 	if r.Remote.URL != "https://git.example/octocat/hello.git" || r.Commit != baseSHA || len(r.Setup) != 1 || r.Generation != 1 || r.Timeout != 30*time.Minute {
 		t.Fatalf("work %+v", r)
 	}
@@ -75,7 +83,7 @@ func TestNodesWorkIsLeased(t *testing.T) {
 	w.want(sess.ID, Placing, "")
 	// A newer one takes its place; the old one is kept while its attempt lives.
 	w.sql("UPDATE snapshots SET state = 'retired' WHERE id = $1", r.Snapshot)
-	w.create(s)
+	w.create(s, rich)
 	w.sql("UPDATE snapshots SET state = 'ready' WHERE id = $1", r.Snapshot)
 	next := w.prepare(s)
 	refs, err := s.Refs(ctx, "n1")

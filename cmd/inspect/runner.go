@@ -1,12 +1,18 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"inspect/envs/runner"
 )
+
+// orphanGrace is what a runner gets to end after its control plane has.
+const orphanGrace = 5 * time.Second
 
 func runnerCommand() *cobra.Command {
 	var o runner.Options
@@ -24,6 +30,13 @@ func runnerCommand() *cobra.Command {
 			o.Log = newLog("text").With("session", o.Session, "generation", o.Generation)
 			ctx, done := withParent(cmd.Context(), parent)
 			defer done()
+			context.AfterFunc(ctx, func() {
+				// The control plane has ended for good, and with it the node daemon,
+				// which took the sandboxes along: there is nobody to wait for.
+				if errors.Is(context.Cause(ctx), errOrphaned) {
+					time.AfterFunc(orphanGrace, func() { os.Exit(exitFailed) })
+				}
+			})
 			return runner.Run(ctx, o)
 		},
 	}

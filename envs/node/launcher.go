@@ -1,11 +1,13 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"inspect/envs/sandbox"
 	"inspect/envs/snapshot"
@@ -119,7 +121,19 @@ func (n *Node) sandboxEnv() []string {
 			path += filepath.Join(d, "bin") + ":"
 		}
 	}
-	return []string{"PATH=" + path + "/usr/local/go/bin:" + sandbox.SearchPath, "GIT_CONFIG_SYSTEM=" + insideConfig}
+	path += "/usr/local/go/bin:"
+	// Debian's own rabbitmq-server wants to be root; the one behind it does not.
+	if st, err := os.Stat("/usr/lib/rabbitmq/bin"); err == nil && st.IsDir() {
+		path += "/usr/lib/rabbitmq/bin:"
+	}
+	path += sandbox.SearchPath
+	// initdb and pg_ctl are on no ordinary PATH; the newest version is first.
+	versions, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // the pattern is in order
+	slices.SortFunc(versions, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(b, a)) })
+	for _, v := range versions {
+		path += ":" + v
+	}
+	return []string{"PATH=" + path, "GIT_CONFIG_SYSTEM=" + insideConfig}
 }
 
 // usageDepth is deeper than any tree that can become a snapshot; what lies

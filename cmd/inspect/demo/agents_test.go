@@ -161,7 +161,16 @@ func TestServeKilledInMidAnswer(t *testing.T) {
 	if v.Model.Unreported != 1 {
 		t.Errorf("%d calls are unreported", v.Model.Unreported)
 	}
-	s.billed(v)
+	// Whom the provider told the rest of that answer was dead.
+	var lost int64
+	for _, r := range s.model.Requests() {
+		if r.Fault == modeld.FaultHold && r.Reported {
+			lost += priceOf(r.Usage)
+		}
+	}
+	if got, want := v.Model.Cost, s.bill()-lost; got != want {
+		t.Errorf("cost %d, billed %d", got, want)
+	}
 }
 
 // A budget that is too small for the work ends it, with the work kept.
@@ -192,13 +201,24 @@ func TestOverBudget(t *testing.T) {
 	}
 }
 
+// priceOf is what the demo's model costs, in billionths of a US dollar.
+func priceOf(u modeld.Usage) int64 {
+	return u.Input*3_000 + u.CacheRead*300 + u.CacheWrite*3_750 + u.Output*15_000
+}
+
+// bill is what the model's provider billed so far.
+func (s *stage) bill() (sum int64) {
+	for _, u := range s.model.Billed() {
+		sum += priceOf(u)
+	}
+	return sum
+}
+
 // billed holds a session's cost, or that of all sessions, against the bill.
 func (s *stage) billed(v sessionView) {
 	s.t.Helper()
-	var want, got int64
-	for _, u := range s.model.Billed() {
-		want += int64(u.Input)*3_000 + int64(u.CacheRead)*300 + int64(u.CacheWrite)*3_750 + int64(u.Output)*15_000
-	}
+	var got int64
+	want := s.bill()
 	if v.Session != "" {
 		got = v.Model.Cost
 	} else {

@@ -330,6 +330,31 @@ func TestWords(t *testing.T) {
 	}
 }
 
+func TestTable(t *testing.T) {
+	var b bytes.Buffer
+	table(&b, []Result{
+		{Task: "one", State: "delivered", Branch: "inspect/x", Verified: true, CostUSD: "$0.10", Attempts: 1, Times: Times{Total: 2500}},
+		{Task: "two", State: "failed", Reason: "verify_failed", CostUSD: "$0.00", Attempts: 2},
+		{Task: "three\x1b[2J", State: "not_run", CostUSD: "$0.00"},
+	})
+	for _, want := range []string{
+		"TASK", "RESULT", "VERIFIED", "COST", "TIME", "TRIES", "failed (verify_failed)", "not run", "1 of 3 tasks delivered.",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the table lacks %q:\n%s", want, b.String())
+		}
+	}
+	if strings.Contains(b.String(), "\x1b") {
+		t.Errorf("%q", b.String())
+	}
+	b.Reset()
+	r := Result{State: "failed", Words: "Setup failed: make\n\x1b[31mline\x1b[0m\nlast", CostUSD: "$0.00", Repository: "/r", Times: Times{Prepare: 1500, Total: 1500}}
+	r.write(&b)
+	if got := b.String(); !strings.Contains(got, "Failed: Setup failed: make\n  | ") || !strings.Contains(got, "  | last\n") || strings.Contains(got, "\x1b") || strings.Contains(got, "of work") {
+		t.Errorf("%q", got)
+	}
+}
+
 // Colours are ours alone, and only where they are wanted.
 func TestTeller(t *testing.T) {
 	var b bytes.Buffer

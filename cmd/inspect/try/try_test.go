@@ -140,8 +140,8 @@ func TestDelivered(t *testing.T) {
 	}
 }
 
-// Repositories of every shape, as tasks of one run.
-func TestShapes(t *testing.T) {
+// Repositories of every shape, as tasks of one run, and every kind of end.
+func TestTasks(t *testing.T) {
 	t.Parallel()
 	dir := openTemp(t)
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -150,6 +150,8 @@ func TestShapes(t *testing.T) {
 		commit           string
 		note             string
 		at               repo
+		line             string // of the agent; empty: one that does its work
+		state, reason    string // it ends as; empty: delivered
 	}
 	var shapes []shape
 	add := func(s shape) {
@@ -236,10 +238,19 @@ func TestShapes(t *testing.T) {
 		add(shape{name: "other-owner", path: other.path})
 	}
 
+	// Ends that are no delivery.
+	ends := newRepo(t, at("ends"), small())
+	add(shape{name: "nothing", path: ends.path, line: scripted("--mode", "nothing"), state: "no_change"})
+	add(shape{name: "broken", path: ends.path, line: scripted("--with", "price=12", "--test", ""), state: "failed", reason: "verify_failed"})
+	add(shape{name: "too-long", path: ends.path, line: scripted("--mode", "hang"), state: "timed_out"})
+
 	var list strings.Builder
 	before := map[string]state{}
 	for _, s := range shapes {
 		task := map[string]any{"name": s.name, "repository": s.path, "commit": s.commit, "prompt": "Make the price 10"}
+		if s.line != "" {
+			task["command"], task["timeout"] = s.line, "10s"
+		}
 		if s.name == "frozen" { // relative to the file, named by what git understands
 			task["repository"], task["commit"] = "plain", "HEAD~1"
 		}
@@ -260,7 +271,7 @@ func TestShapes(t *testing.T) {
 	status := c.run("--task", file, "--command", scripted(), "--json", "--out", at("evidence"))
 	var rep Report
 	c.decode(&rep)
-	if status != 0 || rep.Delivered != len(shapes) || rep.Total != len(shapes) {
+	if status != ExitOther || rep.Delivered != len(shapes)-3 || rep.Total != len(shapes) {
 		t.Errorf("status %d, %d of %d delivered\n%s", status, rep.Delivered, rep.Total, c.stderr.String())
 	}
 	for i, s := range shapes {
@@ -268,6 +279,20 @@ func TestShapes(t *testing.T) {
 			break
 		}
 		res := rep.Tasks[i]
+		if s.state != "" {
+			if res.State != s.state || s.reason != "" && res.Reason != s.reason || res.Words == "" || res.Branch != "" {
+				t.Errorf("%s: %+v", s.name, res)
+			}
+			_, err := os.Stat(filepath.Join(at("evidence"), s.name, "result.bundle"))
+			if kept := err == nil; kept != (s.state != "no_change") {
+				t.Errorf("%s: the work is kept: %v", s.name, kept)
+			}
+			untouched(t, s.name, before[s.name], stateOf(t, s.root))
+			if got := s.at.git("for-each-ref", "refs/heads/inspect"); got != "" {
+				t.Errorf("%s: branches were left: %s", s.name, got)
+			}
+			continue
+		}
 		if res.Task != s.name || res.State != "delivered" || !res.Verified || res.Base != s.commit || res.Attempts != 1 {
 			t.Errorf("%s: %+v", s.name, res)
 			continue
@@ -374,61 +399,6 @@ func TestParallelAndOrdinaryUser(t *testing.T) {
 			}
 		}
 	}
-}
-
-// Ends that are no delivery: each with its words, its evidence and status 1.
-func TestOtherEnds(t *testing.T) {
-	t.Parallel()
-	dir := openTemp(t)
-	r := newRepo(t, filepath.Join(dir, "ends"), small())
-	head := r.git("rev-parse", "HEAD")
-	before := stateOf(t, r.path)
-	cases := []struct{ name, line, state, reason string }{
-		{"nothing", scripted("--mode", "nothing"), "no_change", ""},
-		{"broken", scripted("--with", "price=12", "--test", ""), "failed", "verify_failed"},
-		{"too-long", scripted("--mode", "hang"), "timed_out", ""},
-	}
-	var list strings.Builder
-	for _, c := range cases {
-		line, err := json.Marshal(map[string]any{"name": c.name, "repository": r.path, "commit": head, "prompt": "Make the price 10", "command": c.line, "timeout": "10s"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		list.WriteString("- " + string(line) + "\n")
-	}
-	file := filepath.Join(dir, "tasks.yml")
-	if err := os.WriteFile(file, []byte(list.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	c := &call{t: t}
-	if status := c.run("--task", file, "--out", filepath.Join(dir, "out")); status != ExitOther {
-		t.Errorf("status %d", status)
-	}
-	for _, want := range []string{"TASK", "RESULT", "VERIFIED", "COST", "TIME", "TRIES", "failed (verify_failed)", "0 of 3 tasks delivered."} {
-		if !strings.Contains(c.stdout.String(), want) {
-			t.Errorf("the table lacks %q:\n%s", want, c.stdout.String())
-		}
-	}
-	for _, k := range cases {
-		body, err := os.ReadFile(filepath.Join(dir, "out", k.name, fileResult))
-		var res Result
-		if err != nil || json.Unmarshal(body, &res) != nil {
-			t.Errorf("%s: %v\n%s", k.name, err, c.stderr.String())
-			continue
-		}
-		if res.State != k.state || k.reason != "" && res.Reason != k.reason || res.Words == "" || res.Branch != "" {
-			t.Errorf("%s: %+v", k.name, res)
-		}
-		_, err = os.Stat(filepath.Join(dir, "out", k.name, "result.bundle"))
-		if kept := err == nil; kept != (k.name == "broken" || k.name == "too-long") {
-			t.Errorf("%s: the work is kept: %v", k.name, kept)
-		}
-	}
-	untouched(t, "without a delivery", before, stateOf(t, r.path))
-	if got := r.git("for-each-ref", "refs/heads/inspect"); got != "" {
-		t.Errorf("branches were left: %s", got)
-	}
-	c.nothingLeft()
 }
 
 // working starts a try whose agent never ends, and waits until it has committed.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -21,7 +22,13 @@ import (
 	"inspect/fixtures/modeld"
 )
 
-func TestMain(m *testing.M) { harnesstest.Main(m) }
+// TestMain also lets the test binary stand in for OpenCode, see fake_test.go.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		os.Exit(fakeServe())
+	}
+	harnesstest.Main(m)
+}
 
 const model = "anthropic/some-model"
 
@@ -341,34 +348,28 @@ func TestTroubleWithTheModel(t *testing.T) {
 		failed string // in the result
 		note   string
 	}{
-		"cut in the middle":      {wire.APIChat, modeld.Fault{Kind: modeld.FaultCut, After: 4, Skip: 1}, true, "", "tries again"},
-		"cut, messages":          {wire.APIMessages, modeld.Fault{Kind: modeld.FaultCut, After: 4, Skip: 1}, true, "", "tries again"},
-		"cut, responses":         {wire.APIResponses, modeld.Fault{Kind: modeld.FaultCut, After: 4, Skip: 1}, true, "", "tries again"},
-		"ends too early":         {wire.APIChat, modeld.Fault{Kind: modeld.FaultEnd, After: 2}, true, "", ""},
-		"ends too early again":   {wire.APIChat, modeld.Fault{Kind: modeld.FaultEnd, After: 2, Count: 5}, true, "", "told to go on: the model's answers end in the middle"},
-		"always ends too early":  {wire.APIChat, modeld.Fault{Kind: modeld.FaultEnd, After: 2, Count: -1}, false, "the model's answers end in the middle", ""},
-		"early, messages":        {wire.APIMessages, modeld.Fault{Kind: modeld.FaultEnd, After: 4, Count: 3}, true, "", ""},
-		"early, responses":       {wire.APIResponses, modeld.Fault{Kind: modeld.FaultEnd, After: 4, Count: 3}, true, "", ""},
-		"an error within":        {wire.APIChat, modeld.Fault{Kind: modeld.FaultBroken, After: 2}, true, "", ""},
-		"an error in messages":   {wire.APIMessages, modeld.Fault{Kind: modeld.FaultBroken, After: 2}, true, "", ""},
-		"an error in responses":  {wire.APIResponses, modeld.Fault{Kind: modeld.FaultBroken, After: 2}, true, "", ""},
-		"too many requests":      {wire.APIChat, modeld.Fault{Kind: modeld.FaultLimit, Count: 3}, true, "", "tries again"},
-		"long unavailable":       {wire.APIChat, modeld.Fault{Kind: modeld.FaultStatus, Status: 503, Count: 8}, true, "", "told to go on"},
-		"always unavailable":     {wire.APIChat, modeld.Fault{Kind: modeld.FaultStatus, Status: 503, Count: -1, Words: "we are down"}, false, "we are down", "told to go on"},
-		"an unknown tool":        {wire.APIChat, modeld.Fault{Kind: modeld.FaultUnknownTool, Count: 2}, true, "", ""},
-		"always an unknown tool": {wire.APIChat, modeld.Fault{Kind: modeld.FaultUnknownTool, Count: -1}, false, "nothing usable", ""},
-		"arguments: not JSON":    {wire.APIChat, modeld.Fault{Kind: modeld.FaultBadJSON}, true, "", ""},
-		"arguments: none":        {wire.APIChat, modeld.Fault{Kind: modeld.FaultMissing}, true, "", ""},
-		"no money":               {wire.APIChat, modeld.Fault{Kind: modeld.FaultStatus, Status: 402, Count: -1, Words: "no money is left"}, false, "no money is left", ""},
-		"a refusal":              {wire.APIMessages, modeld.Fault{Kind: modeld.FaultStatus, Status: 400, Count: -1, Words: "not like this"}, false, "not like this", ""},
-		"not allowed":            {wire.APIResponses, modeld.Fault{Kind: modeld.FaultStatus, Status: 403, Count: -1, Words: "not for you"}, false, "not for you", ""},
-		"no money in the middle": {wire.APIChat, modeld.Fault{Kind: modeld.FaultStatus, Status: 402, Skip: 1, Count: -1, Words: "no money is left"}, false, "no money is left", ""},
-		"nothing once":           {wire.APIChat, modeld.Fault{Kind: modeld.FaultEmpty}, true, "", "told to go on"},
-		"nothing at all":         {wire.APIChat, modeld.Fault{Kind: modeld.FaultEmpty, Count: -1}, false, "the model answered nothing", ""},
-		"nothing after its work": {wire.APIChat, modeld.Fault{Kind: modeld.FaultEmpty, Skip: 1}, true, "", ""},
+		"cut in the middle":     {wire.APIChat, modeld.Fault{Kind: modeld.FaultCut, After: 2}, true, "", "tries again"},
+		"cut, messages":         {wire.APIMessages, modeld.Fault{Kind: modeld.FaultCut, After: 4}, true, "", "tries again"},
+		"cut, responses":        {wire.APIResponses, modeld.Fault{Kind: modeld.FaultCut, After: 4}, true, "", "tries again"},
+		"ends too early":        {wire.APIChat, modeld.Fault{Kind: modeld.FaultEnd, After: 2, Count: 5}, true, "", "told to go on: the model's answers end in the middle"},
+		"early, messages":       {wire.APIMessages, modeld.Fault{Kind: modeld.FaultEnd, After: 4, Count: 4}, true, "", "end in the middle"},
+		"early, responses":      {wire.APIResponses, modeld.Fault{Kind: modeld.FaultEnd, After: 4, Count: 4}, true, "", "end in the middle"},
+		"always ends too early": {wire.APIChat, modeld.Fault{Kind: modeld.FaultEnd, After: 2, Count: -1}, false, "the model's answers end in the middle", ""},
+		"an error within":       {wire.APIChat, modeld.Fault{Kind: modeld.FaultBroken, After: 2}, true, "", "tries again: modeld was told to fail: Internal Server Error"},
+		"too many requests":     {wire.APIChat, modeld.Fault{Kind: modeld.FaultLimit, Count: 3}, true, "", "tries again"},
+		"long unavailable":      {wire.APIChat, modeld.Fault{Kind: modeld.FaultStatus, Status: 503, Count: 8}, true, "", "told to go on"},
+		"an unknown tool":       {wire.APIChat, modeld.Fault{Kind: modeld.FaultUnknownTool, Count: 2}, true, "", ""},
+		"only unknown tools":    {wire.APIChat, modeld.Fault{Kind: modeld.FaultUnknownTool, Count: -1}, false, "nothing usable", ""},
+		"arguments: not JSON":   {wire.APIChat, modeld.Fault{Kind: modeld.FaultBadJSON}, true, "", ""},
+		"no money":              {wire.APIChat, modeld.Fault{Kind: modeld.FaultStatus, Status: 402, Skip: 1, Count: -1, Words: "no money is left"}, false, "no money is left", ""},
+		"a refusal":             {wire.APIMessages, modeld.Fault{Kind: modeld.FaultStatus, Status: 400, Count: -1, Words: "not like this"}, false, "not like this", ""},
+		"not allowed":           {wire.APIResponses, modeld.Fault{Kind: modeld.FaultStatus, Status: 403, Count: -1, Words: "not for you"}, false, "not for you", ""},
+		"nothing at all":        {wire.APIChat, modeld.Fault{Kind: modeld.FaultEmpty, Count: -1}, false, "the model answered nothing", ""},
+		"nothing after work":    {wire.APIChat, modeld.Fault{Kind: modeld.FaultEmpty, Skip: 1}, true, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := boot(t, c.api, modeld.Run("echo hello"), modeld.Say("Done."))
+			t.Parallel()
+			r := boot(t, c.api, modeld.Run("echo hello").Saying("I will say hello to everybody who is here now."), modeld.Say("Done."))
 			if _, err := r.model.AddFault(c.fault); err != nil {
 				t.Fatal(err)
 			}
@@ -380,7 +381,7 @@ func TestTroubleWithTheModel(t *testing.T) {
 			if res.OK() != c.ok || !strings.Contains(res.Failed, c.failed) {
 				t.Errorf("result %+v", res)
 			}
-			if c.ok && name != "nothing after its work" && (!strings.HasSuffix(r.Messages(), "Done.\n") || len(r.Tools()) == 0) {
+			if c.ok && name != "nothing after work" && (!strings.HasSuffix(r.Messages(), "Done.\n") || len(r.Tools()) == 0) {
 				t.Errorf("said %q, did %+v", r.Messages(), r.Tools())
 			}
 			if !strings.Contains(r.Notes(), c.note) {
@@ -389,9 +390,36 @@ func TestTroubleWithTheModel(t *testing.T) {
 			if p := r.Prompts(); len(p) != 2 || !p[1].Done || (p[1].Failed == "") != c.ok {
 				t.Errorf("prompts %+v", p)
 			}
-			if n := len(r.model.Requests()); n > 30 {
+			if n := len(r.model.Requests()); n > 20 {
 				t.Errorf("%d requests", n)
 			}
 		})
+	}
+}
+
+// A server that is killed in the middle is started again and goes on.
+func TestTheServerIsKilled(t *testing.T) {
+	r := boot(t, wire.APIChat, modeld.Run("echo one"), modeld.Run("echo two"), modeld.Say("Done."))
+	h, err := r.model.AddFault(modeld.Fault{Kind: modeld.FaultHold, Skip: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.prompt(t, "do it")
+	<-h.Hit()
+	r.sh(t, "kill -9 $(pgrep -x opencode)")
+	h.Release()
+	if res := r.wait(t); !res.OK() || r.Messages() != "Done.\n" || !strings.Contains(r.Notes(), "ended by SIGKILL; it is started again") {
+		t.Errorf("result %+v, said %q, notes %q", res, r.Messages(), r.Notes())
+	}
+	var did []string
+	for _, c := range r.Tools() {
+		did = append(did, c.Command)
+	}
+	if !slices.Equal(did, []string{"echo one", "echo two"}) { // once each
+		t.Errorf("did %q", did)
+	}
+	last := r.model.Requests()[len(r.model.Requests())-1]
+	if len(last.Prompts) != 1 {
+		t.Errorf("it was told %q", last.Prompts)
 	}
 }

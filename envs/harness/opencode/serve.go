@@ -115,7 +115,7 @@ func (s *starter) try(life, ctx context.Context, again bool) (*server, error) {
 	if again {
 		how = "again"
 	}
-	heard := &listening{tail: srv.said, yes: make(chan struct{})}
+	heard := &listening{yes: make(chan struct{})}
 	env := append(dialog.Environment(s.in), "OPENCODE_SERVER_PASSWORD="+s.password)
 	go func() {
 		defer close(srv.over)
@@ -124,7 +124,7 @@ func (s *starter) try(life, ctx context.Context, again bool) (*server, error) {
 				"sh", "-c", launchScript, "sh", s.home(), how, strconv.Itoa(port),
 				config(s.in, s.home()), guardScript, shellScript,
 			},
-			Env: env, Dir: s.in.Home, Stdout: heard, Stderr: heard, Grace: stopGrace,
+			Env: env, Dir: s.in.Home, Stdout: heard, Stderr: srv.said, Grace: stopGrace,
 		})
 	}()
 	ctx, cancel := proc.WithTimeout(ctx, s.clock, bootTime)
@@ -158,6 +158,8 @@ func (s *starter) late(ctx context.Context) error {
 	return &bootError{fmt.Sprintf("it did not answer within %s", bootTime)}
 }
 
+var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
+
 // prime has OpenCode load all it needs for a turn, by one that costs nothing:
 // the gateway answers it itself. That it fails is no matter.
 func (srv *server) prime(ctx context.Context) {
@@ -185,7 +187,7 @@ func (srv *server) end() {
 // ended says why a server that was not asked to is at its end.
 func (srv *server) ended() error {
 	var start *stream.StartError
-	said := strings.TrimSpace(string(srv.said.Bytes()))
+	said := strings.TrimSpace(colours.ReplaceAllString(string(srv.said.Bytes()), ""))
 	switch {
 	case errors.As(srv.err, &start):
 		return &missingError{start.Words}
@@ -247,7 +249,6 @@ func (srv *server) retune() {
 
 // listening waits for the word that the server listens.
 type listening struct {
-	tail *proc.Tail
 	yes  chan struct{}
 	line []byte
 	said bool
@@ -256,7 +257,6 @@ type listening struct {
 var listens = regexp.MustCompile(`opencode server listening on http://127\.0\.0\.1:\d+\n`)
 
 func (l *listening) Write(p []byte) (int, error) {
-	_, _ = l.tail.Write(p)
 	if !l.said {
 		l.line = append(l.line, p...)
 		if listens.Match(l.line) {

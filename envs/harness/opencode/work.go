@@ -83,13 +83,35 @@ func (w *worker) work(life, going context.Context) error {
 	}
 	w.book = newBook(w.tell, w.id)
 	w.heard, w.alive = w.clock.Now(), w.clock.Now()
-	w.srv.tune(life, w.events)
+	if err := w.tune(life, going); err != nil {
+		return err
+	}
 	w.markReady()
 	err = w.loop(life, going)
 	if len(w.posted) > 0 && !errors.Is(err, stream.ErrEnded) && context.Cause(life) == nil {
 		w.windUp(life, err != nil)
 	}
 	return err
+}
+
+// tune has the events come, and waits for their begin.
+func (w *worker) tune(life, going context.Context) error {
+	w.srv.tune(life, w.events)
+	late := w.clock.After(callTime)
+	for {
+		select {
+		case e := <-w.events:
+			if e == nil {
+				return nil
+			}
+		case <-w.srv.over:
+			return nil // the loop sees to it
+		case <-late:
+			return &bootError{"it tells nothing"}
+		case <-going.Done():
+			return context.Cause(going)
+		}
+	}
 }
 
 func (w *worker) loop(life, going context.Context) error {
@@ -111,7 +133,7 @@ func (w *worker) loop(life, going context.Context) error {
 			w.retry = nil
 			err = w.again(going)
 		case <-w.srv.over:
-			err = w.restart(life, going)
+			over, err = w.restart(life, going)
 		case <-going.Done():
 			err = context.Cause(going)
 		}
@@ -171,10 +193,11 @@ func (w *worker) post(ctx context.Context, id, text string) error {
 }
 
 func (w *worker) hear(ctx context.Context, e *event) (over bool, err error) {
-	w.heard, w.alive = w.clock.Now(), w.clock.Now()
+	w.heard = w.clock.Now()
 	if e == nil { // a stream begins
 		return w.catchUp(ctx)
 	}
+	w.alive = w.heard
 	w.book.hear(*e)
 	p := e.Properties
 	switch {
@@ -260,7 +283,7 @@ func (w *worker) look(life, ctx context.Context) (over bool, err error) {
 	}
 	if now.Sub(w.alive) > deadTime {
 		w.srv.stop(errUnresponsive)
-		return false, w.restart(life, ctx)
+		return w.restart(life, ctx)
 	}
 	return false, nil
 }
@@ -375,33 +398,36 @@ func (w *worker) again(ctx context.Context) error {
 }
 
 // restart starts a server that has ended by itself anew.
-func (w *worker) restart(life, ctx context.Context) error {
+func (w *worker) restart(life, ctx context.Context) (over bool, err error) {
 	w.srv.end()
-	err := w.srv.ended()
+	err = w.srv.ended()
 	var boot *bootError
 	switch {
 	case context.Cause(life) != nil:
-		return context.Cause(life)
+		return false, context.Cause(life)
 	case !errors.As(err, &boot) && !errors.Is(err, errUnresponsive):
-		return err
+		return false, err
 	}
 	words := "OpenCode does not answer any more"
 	if boot != nil {
 		words = "OpenCode broke off: " + boot.words
 	}
 	if w.crashes++; w.crashes > maxCrashes {
-		return &failure{words}
+		return false, &failure{words}
 	}
 	w.tell.Note(words + "; it is started again.")
 	srv, err := w.start.start(life, ctx, true)
 	if err != nil {
 		w.srv = &server{api: w.srv.api, stop: func(error) {}, over: w.srv.over}
-		return err
+		return false, err
 	}
 	w.srv = srv
-	w.heard, w.alive, w.doubt = w.clock.Now(), w.clock.Now(), time.Time{}
-	w.srv.tune(life, w.events)
-	return nil
+	if err := w.tune(life, ctx); err != nil {
+		return false, err
+	}
+	w.heard, w.alive = w.clock.Now(), w.clock.Now()
+	w.doubt = w.alive.Add(-checkEvery) // nothing is on its way: what is open is taken up
+	return w.catchUp(ctx)
 }
 
 // newID is an id of a message as OpenCode makes them: they sort by their time.
