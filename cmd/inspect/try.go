@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -151,36 +150,13 @@ func (c tryFlags) complete(cmd *cobra.Command, o *try.Options) error {
 	return nil
 }
 
-// loadModels reads the file of models. Without one a provider whose key is in
-// the environment serves a model of its name.
+// loadModels reads the file of models. Without one a provider whose key or
+// address is in the environment serves a model of its name.
 func (c tryFlags) loadModels(o try.Options) (gateway.Config, error) {
-	provider, name, _ := strings.Cut(o.Model, "/")
-	at, known := map[string]struct{ api, key, base, otherwise string }{
-		"openai":    {"openai", "OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com"},
-		"anthropic": {"anthropic", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "https://api.anthropic.com"},
-	}[provider]
-	if c.models != "" || !known || name == "" || os.Getenv(at.key) == "" {
+	if c.models != "" || o.Model == "" {
 		return loadModels(c.models)
 	}
-	base := os.Getenv(at.base)
-	if base == "" {
-		base = at.otherwise
-	}
-	// The configuration names keys by their files: none of ours stays.
-	dir, err := os.MkdirTemp("", "inspect-models-")
-	if err != nil {
-		return gateway.Config{}, err
-	}
-	defer os.RemoveAll(dir)
-	key, file := filepath.Join(dir, "key"), filepath.Join(dir, "models.yml")
-	text := fmt.Sprintf("providers:\n  %s: {api: %s, base_url: %q, key_file: %q}\nmodels:\n  %q: {provider: %s, name: %q}\ndefault: %q\n",
-		provider, at.api, base, key, o.Model, provider, name, o.Model)
-	for path, body := range map[string]string{key: os.Getenv(at.key) + "\n", file: text} {
-		if err := os.WriteFile(path, []byte(body), 0o600); err != nil {
-			return gateway.Config{}, err
-		}
-	}
-	return loadModels(file)
+	return gateway.FromEnvironment(o.Model, os.Getenv)
 }
 
 // interrupts is closed by the second interrupt. The third ends the program at

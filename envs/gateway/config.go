@@ -164,8 +164,8 @@ func loopback(host string) bool {
 
 // checkKey says what is wrong with a key. The key itself is in no message.
 func checkKey(key string) error {
-	if len(key) < 8 || len(key) > 4096 {
-		return fmt.Errorf("expected a key of 8 to 4096 letters on one line")
+	if len(key) < 1 || len(key) > 4096 {
+		return fmt.Errorf("expected a key of 1 to 4096 letters on one line")
 	}
 	for _, c := range []byte(key) {
 		if c <= ' ' || c > '~' {

@@ -337,7 +337,7 @@ func (l *loader) model(id string, k, v *yaml.Node) {
 		missing("name", "the provider's own name of the model")
 	}
 	if m.MaxOutput == 0 {
-		missing("max_output", "the most tokens one answer may have")
+		m.MaxOutput = DefaultMaxOutput
 	}
 	if price != nil {
 		m.Priced = true

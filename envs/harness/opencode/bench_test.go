@@ -7,9 +7,7 @@ import (
 	"time"
 
 	"inspect/envs/harness"
-	"inspect/envs/harness/harnesstest"
 	"inspect/envs/wire"
-	"inspect/fixtures/harnesses"
 	"inspect/fixtures/modeld"
 )
 
@@ -19,7 +17,6 @@ import (
 // server's, all threads and those of the main one, which is the one that waits
 // for nobody; on a busy machine they say more than the time.
 func BenchmarkBoot(b *testing.B) {
-	program := harnesses.Path(b, "opencode")
 	var ready, turn, cpu, main, rss float64
 	for range b.N {
 		m, err := modeld.New(modeld.Options{Models: []string{model}, Scripts: []modeld.Script{{Steps: []modeld.Step{
@@ -32,9 +29,8 @@ func BenchmarkBoot(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		work := harnesstest.Repository(b, map[string]string{"a": "1"})
 		begun := time.Now()
-		r := bootIn(b, harnesstest.NewBox(b, program, door(b, m), work), m, wire.APIChat)
+		r := bootIn(b, newBox(b, door(b, m), map[string]string{"a": "1"}), m, wire.APIChat)
 		<-r.Ready()
 		ready += time.Since(begun).Seconds()
 		f := strings.Fields(r.sh(b, `p=$(pgrep -x opencode); echo $(cut -d')' -f2 /proc/$p/stat) ; cut -d')' -f2 /proc/$p/task/$p/stat; grep VmRSS /proc/$p/status`))

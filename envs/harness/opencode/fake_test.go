@@ -292,7 +292,7 @@ func TestOddServers(t *testing.T) {
 		"forgets": {fast, true, "", "Done.\n", "told to go on"},
 		"hangs":   {fast, true, "", "Done.\n", "does not answer any more; it is started again"},
 		"fails":   {nil, false, "could not be started: it ended with status 7: broken", "", ""},
-		"silent":  {quick{time.Now(), 40}, false, "did not answer within 1m0s", "", ""},
+		"silent":  {quick{time.Now(), 40}, false, "did not answer within 2m0s", "", ""},
 		"refuses": {nil, false, "I do not like it", "", ""},
 		"waits":   {nil, false, "is not to be asked before", "", ""},
 		"crashes": {fast, false, "broke off: it ended with status 3", "", "started again"},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -94,6 +95,17 @@ func door(t testing.TB, m http.Handler) http.Handler {
 	})
 }
 
+var boxes sync.Mutex
+
+// newBox starts a sandbox with OpenCode in it. Tests may run at once, but
+// sandboxes are begun one after the other.
+func newBox(t testing.TB, model http.Handler, files map[string]string) *harnesstest.Box {
+	t.Helper()
+	boxes.Lock()
+	defer boxes.Unlock()
+	return harnesstest.NewBox(t, harnesses.Path(t, "opencode"), model, harnesstest.Repository(t, files))
+}
+
 // boot boots the real OpenCode in a real sandbox.
 func boot(t testing.TB, api string, steps ...modeld.Step) run {
 	t.Helper()
@@ -102,8 +114,7 @@ func boot(t testing.TB, api string, steps ...modeld.Step) run {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = m.Close() })
-	box := harnesstest.NewBox(t, harnesses.Path(t, "opencode"), door(t, m), harnesstest.Repository(t, hostile))
-	return bootIn(t, box, m, api)
+	return bootIn(t, newBox(t, door(t, m), hostile), m, api)
 }
 
 func bootIn(t testing.TB, box *harnesstest.Box, m *modeld.Server, api string) run {

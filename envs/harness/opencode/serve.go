@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// bootTime bounds the start, from the command to the first conversation.
-	// On two idle cores it takes about three seconds.
-	bootTime = time.Minute
+	// bootTime bounds the start, from the command to the first answer.
+	// On two idle cores it takes about three seconds, on a busy machine many more.
+	bootTime = 2 * time.Minute
 	// primeTime bounds the throw-away prompt on top of that.
 	primeTime = 30 * time.Second
 	// pollTime bounds a question that is asked again: one asked while the server
