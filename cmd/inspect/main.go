@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"syscall"
 
@@ -59,15 +60,15 @@ func run(ctx context.Context) int {
 	if err == nil {
 		return 0
 	}
-	var coded interface{ ExitCode() int }
-	if errors.As(err, &coded) {
-		if msg := err.Error(); msg != "" {
-			fmt.Fprintln(os.Stderr, "inspect: "+msg)
-		}
-		return coded.ExitCode()
+	if msg := err.Error(); msg != "" {
+		fmt.Fprintln(os.Stderr, "inspect: "+msg)
 	}
-	fmt.Fprintln(os.Stderr, "inspect: "+err.Error())
-	return exitFailed
+	var coded interface{ ExitCode() int }
+	errors.As(err, &coded)
+	if _, program := coded.(*exec.ExitError); coded == nil || program {
+		return exitFailed // the status of a program we ran is not ours
+	}
+	return coded.ExitCode()
 }
 
 type usageError struct{ error }
