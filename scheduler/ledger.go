@@ -49,7 +49,12 @@ func (s *Scheduler) Reserve(ctx context.Context, c wire.ModelCaller, call wire.M
 		free := sess.Budget - sess.Spent - sess.Held
 		out = wire.Reservation{Budget: sess.Budget, Spent: sess.Spent + sess.Held}
 		if call.Priced {
-			if free < max(call.Least, 1) {
+			least := max(call.Least, 1)
+			if free < least && sess.Held > 0 && sess.Budget-sess.Spent >= least {
+				// What other calls do not use of theirs may do for this one.
+				return refuse(codeUnavailable, "the rest of the session's budget is set aside for calls that are going on; try again")
+			}
+			if free < least {
 				return refuse(wire.CodeOverBudget, "the session's budget of %s is used up: %s are spent, and a further call may cost %s",
 					spec.Money(sess.Budget), spec.Money(sess.Spent+sess.Held), spec.Money(call.Least))
 			}

@@ -40,8 +40,8 @@ func TestBudget(t *testing.T) {
 	if err != nil || second.Granted != int64(spec.Dollar*4/10) {
 		t.Fatalf("the second call was granted %d of what is left, %v", second.Granted, err)
 	}
-	if _, err := s.Reserve(ctx, c, priced(2, 1)); codeOf(err) != wire.CodeOverBudget {
-		t.Fatalf("a call without money: %v", err)
+	if _, err := s.Reserve(ctx, c, priced(2, 1)); codeOf(err) != codeUnavailable {
+		t.Fatalf("a call while others hold all the money: %v", err)
 	}
 	if err := s.Settle(ctx, c, first.ID, wire.Usage{InputTokens: 10, OutputTokens: 5, Cost: 123_456_789, Reported: true}); err != nil {
 		t.Fatal(err)
@@ -54,6 +54,9 @@ func TestBudget(t *testing.T) {
 	got := w.get(sess.ID)
 	if got.Spent != 123_456_790 || got.Held != 0 {
 		t.Fatalf("spent %d, held %d", got.Spent, got.Held)
+	}
+	if _, err := s.Reserve(ctx, c, priced(spec.Dollar, spec.Dollar*9/10)); codeOf(err) != wire.CodeOverBudget {
+		t.Fatalf("a call without money: %v", err)
 	}
 	sums, err := w.db.Q().ModelSums(ctx, sess.ID)
 	if err != nil || sums.Calls != 2 || sums.Cost != 123_456_790 || sums.InputTokens != 10 || sums.Unreported != 0 {
@@ -76,7 +79,7 @@ func TestBudgetIsNeverPassed(t *testing.T) {
 			for range 5 {
 				r, err := s.Reserve(ctx, c, priced(spec.Dollar/4, spec.Dollar/10))
 				if err != nil {
-					if codeOf(err) != wire.CodeOverBudget {
+					if codeOf(err) != wire.CodeOverBudget && codeOf(err) != codeUnavailable {
 						t.Error(err)
 					}
 					continue

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"inspect/checks/redact"
 	"inspect/cmd/inspect/demo"
 	"inspect/envs/egress"
 	"inspect/envs/sandbox"
@@ -47,6 +48,10 @@ func main() {
 	os.Exit(run(ctx))
 }
 
+// complaint is an error as a terminal shows it: it may quote a repository, which
+// has nothing to say to a terminal.
+func complaint(msg string) string { return "inspect: " + redact.Visible(msg) }
+
 func run(ctx context.Context) int {
 	root := &cobra.Command{
 		Use:           "inspect",
@@ -55,13 +60,13 @@ func run(ctx context.Context) int {
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(serveCommand(), nodeCommand(), runnerCommand(), envCommand(), tryCommand(), demoCommand(), commandsCommand())
+	root.AddCommand(serveCommand(), nodeCommand(), runnerCommand(), envCommand(), policyCommand(), tryCommand(), demoCommand(), commandsCommand())
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0
 	}
 	if msg := err.Error(); msg != "" {
-		fmt.Fprintln(os.Stderr, "inspect: "+msg)
+		fmt.Fprintln(os.Stderr, complaint(msg))
 	}
 	var coded interface{ ExitCode() int }
 	errors.As(err, &coded)

@@ -343,7 +343,7 @@ func (p programs) toolchain(ctx context.Context, dir, name string, exposed []str
 	switch {
 	case filepath.Base(filepath.Dir(path)) != "bin", home == "/":
 		return "", fmt.Errorf("%s: %w where a sandbox could see it (%s)", name, proc.ErrNotFound, path)
-	case !whole && p.private(home):
+	case !whole && !managed(home) && p.private(home):
 		// What lies beside it is nobody's business: the one program, if it stands alone.
 		if !isELF(path) {
 			return "", fmt.Errorf("%s: %w where a sandbox could see it (%s)", name, proc.ErrNotFound, path)
@@ -356,10 +356,26 @@ func (p programs) toolchain(ctx context.Context, dir, name string, exposed []str
 }
 
 // private says whether a directory may hold more than programs: a home
-// directory, and what lies directly in one.
+// directory and whatever lies below one.
 func (p programs) private(dir string) bool {
-	homes := func(d string) bool { return d == p.home || d == "/root" || filepath.Dir(d) == "/home" }
-	return homes(dir) || homes(filepath.Dir(dir))
+	for _, home := range []string{p.home, "/root", "/home"} {
+		if home != "" && home != "/" && strings.HasPrefix(dir+"/", home+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// managed says whether a directory is one version that a version manager keeps
+// below a home: programs and their libraries, nothing of a person's.
+func managed(dir string) bool {
+	for _, in := range []string{"/.nvm/versions/", "/.fnm/node-versions/", "/.local/share/fnm/node-versions/", "/.volta/tools/image/", "/.asdf/installs/",
+		"/.local/share/mise/installs/", "/.rbenv/versions/", "/.pyenv/versions/", "/.rustup/toolchains/", "/.sdkman/candidates/"} {
+		if strings.Contains(dir+"/", in) {
+			return true
+		}
+	}
+	return false
 }
 
 // visible says whether what a path leads to is seen in sandboxes.

@@ -88,6 +88,9 @@ func runTry(cmd *cobra.Command, o try.Options, c tryFlags) error {
 	if err != nil {
 		return usageError{err}
 	}
+	if m, ok := models.Model(o.Model); ok && !m.Priced && o.Budget > 0 {
+		return usagef("--budget: %s has no price, so a budget cannot be kept; give one in a file with --models", o.Model)
+	}
 	o.ChooseModel = func(kind, model string) (string, error) {
 		if model == "" && models.Default == "" {
 			return "", errors.New("name one with --model, and where it is with --models FILE (or openai/NAME or anthropic/NAME with the key in OPENAI_API_KEY or ANTHROPIC_API_KEY)")

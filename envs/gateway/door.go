@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"golang.org/x/sync/semaphore"
 
 	"inspect/envs/proc"
@@ -41,6 +42,7 @@ type DoorOptions struct {
 // Bounds of a Door. What an agent sends lies in the runner's memory until the
 // control plane has it.
 const (
+	maxConns     = 256 // at once; further ones wait to be accepted
 	maxRequests  = 32
 	maxBuffered  = 128 << 20 // bytes of all bodies at once
 	readBodyIn   = time.Minute
@@ -110,7 +112,8 @@ func (d *Door) Serve(ctx context.Context, l net.Listener) error {
 		case <-done:
 		}
 	})
-	err := s.Serve(l)
+	// The sandbox can come to the socket past its init, which has bounds itself.
+	err := s.Serve(netutil.LimitListener(l, maxConns))
 	close(done)
 	wg.Wait()
 	if ctx.Err() != nil {

@@ -305,6 +305,61 @@ func TestDoorBoundsRequests(t *testing.T) {
 	all.Wait()
 }
 
+// Connections that say nothing do not pile up in the runner.
+func TestDoorBoundsConnections(t *testing.T) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "model"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := &countedListener{Listener: l}
+	ctx, cancel := context.WithCancel(t.Context())
+	d := NewDoor(DoorOptions{Control: "http://127.0.0.1:1", Header: func(http.Header) {}})
+	done := make(chan error)
+	go func() { done <- d.Serve(ctx, counted) }()
+	var all []net.Conn
+	for range maxConns + 50 {
+		c, err := net.Dial("unix", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c)
+	}
+	for counted.n.Load() < maxConns {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(20 * time.Millisecond) // for more, if there is no bound
+	if n := counted.n.Load(); n > maxConns {
+		t.Errorf("%d connections were accepted", n)
+	}
+	for _, c := range all[:100] {
+		c.Close()
+	}
+	res, err := clientOf(&httptest.Server{Listener: l}).Get("http://model/v1/nothing")
+	if err != nil || res.StatusCode != 404 {
+		t.Errorf("got %v, %v", res, err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	for _, c := range all {
+		c.Close()
+	}
+}
+
+type countedListener struct {
+	net.Listener
+	n atomic.Int32
+}
+
+func (l *countedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.n.Add(1)
+	}
+	return c, err
+}
+
 func TestDoorServe(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "model"))
 	if err != nil {

@@ -81,7 +81,10 @@ func dataOf(ev []byte) []byte {
 			data = value
 			continue
 		}
-		data = append(append(bytes.Clone(data), '\n'), value...)
+		if lines == 2 {
+			data = bytes.Clone(data) // once: an event may have millions of lines
+		}
+		data = append(append(data, '\n'), value...)
 	}
 	return data
 }

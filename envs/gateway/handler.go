@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"inspect/checks/redact"
 	"inspect/envs/proc"
 	"inspect/envs/wire"
@@ -65,13 +67,18 @@ func NewHandler(o HandlerOptions) (http.Handler, error) {
 	if o.Transport == nil {
 		o.Transport = transport()
 	}
-	return &handler{HandlerOptions: o, rules: newRules(), red: redact.New(o.Config.Secrets()...)}, nil
+	return &handler{HandlerOptions: o, rules: newRules(), red: redact.New(o.Config.Secrets()...), bodies: semaphore.NewWeighted(maxBodies)}, nil
 }
+
+// maxBodies bounds the bodies of all calls together, in bytes. One is held some
+// three times while its call goes on.
+const maxBodies = 256 << 20
 
 type handler struct {
 	HandlerOptions
-	rules rules
-	red   *redact.Redactor
+	rules  rules
+	red    *redact.Redactor
+	bodies *semaphore.Weighted // bytes
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -136,6 +143,14 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, who wire.ModelCa
 		h.refuse(w, r, who, ep.api, refuse(404, "not_found", "the provider of %s does not count tokens", m.ID))
 		return
 	}
+	size := r.ContentLength
+	if size < 0 || size > maxBody {
+		size = maxBody
+	}
+	if h.bodies.Acquire(r.Context(), size) != nil {
+		panic(http.ErrAbortHandler) // whoever sent it has gone
+	}
+	defer h.bodies.Release(size)
 	raw, err := readBody(w, r)
 	var large *http.MaxBytesError
 	switch {
@@ -252,7 +267,8 @@ type exchange struct {
 	plan     plan
 	held     wire.Reservation
 	settled  bool
-	flying   bool // the last try was given up while the provider may have worked on it
+	flying   bool      // the last try was given up while the provider may have worked on it
+	tried    time.Time // when the last try began
 }
 
 // money tells the runner of the session's, without what is held for this very
@@ -270,6 +286,10 @@ func (e *exchange) settle(r reading) {
 		return
 	}
 	e.settled = true
+	if e.r.Context().Err() != nil && !e.tried.IsZero() {
+		// Whoever hangs up in time must not have reasoned for nothing.
+		r.unseen = int64(e.Clock.Now().Sub(e.tried).Seconds() * unseenPerSecond)
+	}
 	u := settle(e.model, e.plan, e.held.Granted, r)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.r.Context()), ledgerFor)
 	defer cancel()

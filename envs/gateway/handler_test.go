@@ -325,6 +325,36 @@ func TestClientGoesBeforeTheAnswer(t *testing.T) {
 	}
 }
 
+// An agent that hangs up before its model has told what it reasoned pays for the
+// time: otherwise it could have any amount of it for its input's price.
+func TestClientGoesAfterReasoning(t *testing.T) {
+	for members, input := range map[string]string{`"max_tokens":4000,"stream":true`: "Hello", `"max_tokens":4000`: ""} {
+		clock := proc.NewFake(time.Date(2026, 11, 29, 0, 0, 0, 0, time.UTC))
+		began := make(chan struct{})
+		w := newWorld(t, setup{api: apiAnthropic, clock: clock, answer: func(rw http.ResponseWriter, r *http.Request) {
+			if input != "" {
+				events(rw, messagesStream[:3]...)
+			}
+			close(began)
+			<-r.Context().Done()
+		}})
+		if input != "" {
+			w.readUntil(t, wire.APIMessages, members, input, func() { clock.Advance(20 * time.Second) })
+		} else {
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				<-began
+				clock.Advance(20 * time.Second)
+				cancel()
+			}()
+			w.postAs(ctx, pathOf(wire.APIMessages), body(wire.APIMessages, members))
+		}
+		if got := w.ledger.wait(t, 1)[0]; got.OutputTokens != 20*unseenPerSecond || got.Cost < 20*unseenPerSecond*15000 || got.Reported {
+			t.Errorf("%s: settled %+v", members, got)
+		}
+	}
+}
+
 // The money is settled before the last event goes, or the next call would find
 // it held.
 func TestSettledBeforeTheEnd(t *testing.T) {

@@ -17,6 +17,7 @@ type reading struct {
 	input    bool  // it gave those of the input at least
 	free     bool  // it failed before the first token
 	bytes    int64 // text of the answer seen so far
+	unseen   int64 // tokens that may have been made besides
 }
 
 // meter reads what an answer costs, from its body or from its events as they

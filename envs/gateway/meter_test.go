@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"inspect/envs/wire"
 )
@@ -149,6 +150,18 @@ func TestDataOf(t *testing.T) {
 		if got := string(dataOf([]byte(in))); got != want {
 			t.Errorf("%q: got %q, want %q", in, got, want)
 		}
+	}
+}
+
+// A hostile provider's largest event does not hold the control plane up.
+func TestDataOfManyLines(t *testing.T) {
+	const lines = maxEvent / len("data:x\n")
+	begun := time.Now()
+	if got := len(dataOf([]byte(strings.Repeat("data:x\n", lines)))); got != 2*lines-1 {
+		t.Errorf("%d bytes", got)
+	}
+	if d := time.Since(begun); d > 20*time.Second {
+		t.Errorf("it took %s", d)
 	}
 }
 

@@ -32,6 +32,9 @@ const (
 	tokensPerImage = 2000
 	// leastOutput is what a call must be able to answer to be worth beginning.
 	leastOutput = 1024
+	// unseenPerSecond is how many tokens a model is taken to make in a second that
+	// nobody sees: of reasoning, or of an answer that comes in one piece.
+	unseenPerSecond = 100
 )
 
 func tokensOf(bytes int64) int64 { return (bytes + bytesPerToken - 1) / bytesPerToken }
@@ -72,7 +75,7 @@ func settle(m Model, e plan, granted int64, r reading) wire.Usage {
 		if !r.input {
 			u.input = e.input
 		}
-		u.output = max(u.output, tokensOf(r.bytes))
+		u.output = max(u.output, tokensOf(r.bytes), r.unseen)
 	}
 	out := wire.Usage{
 		Model:            m.ID,

@@ -43,7 +43,7 @@ func (e *exchange) ask() (*http.Response, *refusal) {
 	var last *http.Response
 	policy := proc.Policy{First: 500 * time.Millisecond, Max: 20 * time.Second, Total: e.RetryTotal}
 	err := proc.Retry(e.r.Context(), e.Clock, policy, func(ctx context.Context) error {
-		last, e.flying = nil, false
+		last, e.flying, e.tried = nil, false, e.Clock.Now()
 		res, err := e.once(ctx)
 		if err != nil {
 			var op *net.OpError

@@ -62,7 +62,7 @@ func (a *attempt) boot(live context.Context, b *box) (*agent, error) {
 	ctx, cancel := context.WithCancel(live)
 	ag := &agent{end: cancel, turns: make(chan struct{}, 1)}
 	ag.Session, err = h.Boot(ctx, b.sb, a.input(b), func(e harness.Event) {
-		a.events.add(e.Kind, e.Data)
+		a.events.said(e.Kind, e.Data)
 		switch d := e.Data.(type) {
 		case wire.Tool:
 			ag.mu.Lock()

@@ -25,8 +25,8 @@ const (
 	// maxWords bounds a text that is shown to people, in bytes.
 	maxWords = 2 << 10
 	// keptEvents are held back for what must be told whatever the agent said:
-	// phases, commands, restores, the end.
-	keptEvents = 2_000
+	// phases, commands, restores, egress decisions (5,000 of a sandbox), the end.
+	keptEvents = 20_000
 )
 
 // eventLog numbers events without gaps, keeps them on disk and sends them in
@@ -44,7 +44,7 @@ type eventLog struct {
 	last    int64 // number of the last event added
 	acked   int64
 	broken  error         // why no further event will arrive
-	quiet   bool          // Output events are dropped, the session has had too many
+	quiet   bool          // the agent's own are dropped, the session has had too many
 	changed chan struct{} // closed and replaced on every change
 }
 
@@ -65,17 +65,23 @@ func (l *eventLog) signal() {
 	l.changed = make(chan struct{})
 }
 
-// add appends one event. Trouble with our own disk ends the log, not the
+// said appends an event of the agent's own. It can make those at will.
+func (l *eventLog) said(kind string, data any) { l.append(kind, data, kind != wire.EventPrompt) }
+
+// add appends an event of ours.
+func (l *eventLog) add(kind string, data any) { l.append(kind, data, false) }
+
+// append appends one event. Trouble with our own disk ends the log, not the
 // attempt: the outcome is what counts.
-func (l *eventLog) add(kind string, data any) {
+func (l *eventLog) append(kind string, data any, chatter bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.broken != nil || l.last >= wire.MaxEvents:
 		return
-	case chatter(kind) && l.quiet:
+	case chatter && l.quiet:
 		return
-	case chatter(kind) && l.last >= wire.MaxEvents-keptEvents:
+	case chatter && l.last >= wire.MaxEvents-keptEvents:
 		l.quiet = true
 		kind, data = wire.EventNote, wire.Note{Words: "The agent has said more than a session may; its further output is not shown."}
 	}
@@ -95,15 +101,6 @@ func (l *eventLog) add(kind string, data any) {
 		l.last++
 	}
 	l.signal()
-}
-
-// chatter are the kinds of events an agent can make at will.
-func chatter(kind string) bool {
-	switch kind {
-	case wire.EventOutput, wire.EventMessage, wire.EventTool, wire.EventEgress:
-		return true
-	}
-	return false
 }
 
 // text makes s fit to be shown: redacted, clean, not longer than most bytes.

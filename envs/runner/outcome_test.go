@@ -181,14 +181,16 @@ func TestEventLogKeepsRoomForWhatMatters(t *testing.T) {
 	defer l.close()
 	l.last = wire.MaxEvents - keptEvents - 1
 	for range 5 {
-		l.add(wire.EventOutput, wire.Output{Stream: "stdout", Text: "x"})
+		l.said(wire.EventNote, wire.Note{Words: "the model could not be asked"}) // as many as it likes
 	}
+	l.said(wire.EventPrompt, wire.Prompted{Prompt: 1, Done: true})
+	l.add(wire.EventEgress, wire.Egress{Host: "evil.example"})
 	l.add(wire.EventPhase, wire.Phase{Phase: "verifying"})
-	if got := l.last - (wire.MaxEvents - keptEvents - 1); got != 3 {
-		t.Errorf("%d events were added, want one output, one note, one phase", got)
+	if got := l.last - (wire.MaxEvents - keptEvents - 1); got != 5 {
+		t.Errorf("%d events were added, want one of the agent's, one note, one prompt, one decision, one phase", got)
 	}
 	l.add(wire.EventNote, wire.Note{Words: strings.Repeat("x", wire.MaxEventBytes)})
-	if got := l.last; got != wire.MaxEvents-keptEvents+3 {
+	if got := l.last; got != wire.MaxEvents-keptEvents+5 {
 		t.Errorf("an event that is too long was dropped: %d", got)
 	}
 	l.last = wire.MaxEvents

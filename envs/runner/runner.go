@@ -228,7 +228,7 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 		e.result, e.why = a.work(live, work, ag, prompt)
 		return nil
 	})
-	running.stop(live)
+	running.stop(ctx)
 	e.end = work.close()
 	if live.Err() != nil {
 		return wire.Outcome{}
@@ -295,8 +295,15 @@ func (a *attempt) report(live context.Context, o wire.Outcome) error {
 		return fmt.Errorf("the work could not be uploaded: %w", err)
 	}
 	o = a.settle(o)
-	if err := a.events.drain(ctx); err != nil {
+	// The outcome is what counts: events that take too long stay unsent.
+	events, stop := proc.WithTimeout(ctx, a.clock, a.opt.pace.overtime/2)
+	err := a.events.drain(events)
+	stop()
+	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("the events could not be sent: %w", err)
+	}
+	if err != nil {
+		a.log.Warn("not all events could be sent", "error", err)
 	}
 	if err := a.control.outcome(ctx, o); err != nil {
 		return fmt.Errorf("the outcome (%s) could not be reported: %w", o.Kind, err)

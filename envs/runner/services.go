@@ -39,18 +39,26 @@ func (b *box) startServices(ctx context.Context) (*declared, error) {
 }
 
 // stop ends the services in the order opposite to their start. What does not
-// stop ends with the sandbox.
-func (d *declared) stop(live context.Context) {
+// stop in time, or before the session is to stop, ends with the sandbox: the
+// work that is still to be taken counts more.
+func (d *declared) stop(phase context.Context) {
 	if d == nil {
 		return
 	}
-	ctx, cancel := proc.WithTimeout(live, d.a.clock, stopServices)
+	ctx, cancel := proc.WithTimeout(phase, d.a.clock, stopServices)
 	defer cancel()
 	for _, words := range d.set.Failed() {
 		d.a.events.note("%s", words)
 	}
-	if err := d.set.Stop(ctx); err != nil && live.Err() == nil {
-		d.a.log.Info("services did not stop by themselves", "error", err)
+	stopped := make(chan error, 1)
+	go func() { stopped <- d.set.Stop(ctx) }() // at the latest with the sandbox
+	select {
+	case err := <-stopped:
+		if err != nil && phase.Err() == nil {
+			d.a.log.Info("services did not stop by themselves", "error", err)
+		}
+	case <-ctx.Done():
+		d.a.log.Info("there was no time to stop the services", "why", context.Cause(ctx))
 	}
 }
 

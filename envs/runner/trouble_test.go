@@ -35,6 +35,27 @@ func TestStopWhileWorking(t *testing.T) {
 	}
 }
 
+// Services that take their time to stop do not take it from the work.
+func TestStopWithStubbornServices(t *testing.T) {
+	const grace = 20 * time.Second
+	w := newWorld(t)
+	w.spec.Harness.Command = []string{"sh", "-c", "printf 'good\\n' >state.txt; echo hanging; exec sleep 600"} // goes when asked
+	w.spec.Services = []wire.Service{{Name: "stubborn", Command: "trap '' TERM; while :; do sleep 1; done", Stop: "sleep 600"}}
+	var ordered time.Time
+	w.beside(func() {
+		w.control.awaitOutput("hanging")
+		ordered = time.Now()
+		w.control.order(stopOrder(grace))
+	})
+	o := w.outcome()
+	if took := time.Since(ordered); o.Kind != wire.OutcomeStopped || took > grace {
+		t.Fatalf("outcome %+v after %s", o, took)
+	}
+	if got := w.file(w.unbundle(o.Bundle), "state.txt"); got != "good\n" {
+		t.Errorf("the kept work has %q", got)
+	}
+}
+
 func TestStopWhileRestoring(t *testing.T) {
 	w := newWorld(t)
 	w.node.onRestore = func(ctx context.Context, _ string) error {

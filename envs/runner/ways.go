@@ -3,6 +3,8 @@ package runner
 import (
 	"context"
 	"fmt"
+	"path"
+	"strings"
 	"sync"
 
 	"inspect/envs/egress"
@@ -59,6 +61,7 @@ func (a *attempt) serveWays(live context.Context, b *box) error {
 			return err
 		}
 		p, err := egress.New(egress.Options{Allow: a.spec.Egress, Noise: noise, Log: a.log, Decide: func(e wire.Egress) {
+			e.Noise = e.Noise && ownDoing(a.spec.Harness.Kind, e.Command)
 			e.Command = a.events.text(e.Command, 1<<10)
 			a.events.add(wire.EventEgress, e)
 		}})
@@ -72,4 +75,11 @@ func (a *attempt) serveWays(live context.Context, b *box) error {
 		})
 	}
 	return nil
+}
+
+// ownDoing says whether it was the agent program itself that asked, and not
+// something it was told to run.
+func ownDoing(kind, command string) bool {
+	program, _, _ := strings.Cut(command, " ")
+	return program == "" || path.Base(program) == kind
 }

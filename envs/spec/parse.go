@@ -28,17 +28,27 @@ const notYet = "not supported yet"
 // default is filled in and every value is in its range. With problems the Spec
 // must not be used.
 func Parse(body []byte) (Spec, Problems) {
-	whole := func(want string) (Spec, Problems) { return Spec{}, Problems{{Want: want}} }
-	if len(body) > MaxFileBytes {
-		return whole(fmt.Sprintf("expected at most %d bytes, but found %d", MaxFileBytes, len(body)))
+	root, problems := read(body, MaxFileBytes, schema(), (*validator).crossCheck)
+	if len(problems) > 0 {
+		return Spec{}, problems
+	}
+	return build(root), nil
+}
+
+// read makes a tree of one YAML document and validates it: against f, and with
+// cross, which finds what no single key shows.
+func read(body []byte, most int, f field, cross func(*validator, *yaml.Node)) (*yaml.Node, Problems) {
+	whole := func(want string) (*yaml.Node, Problems) { return nil, Problems{{Want: want}} }
+	if len(body) > most {
+		return whole(fmt.Sprintf("expected at most %d bytes, but found %d", most, len(body)))
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(body))
 	var doc yaml.Node
 	if err := dec.Decode(&doc); err != nil {
 		if errors.Is(err, io.EOF) {
-			return Spec{}, Problems{{Line: 1, Key: "version", Want: "expected the number 1 (the file is empty)"}}
+			return nil, Problems{{Line: 1, Key: "version", Want: "expected the number 1 (the file is empty)"}}
 		}
-		return Spec{}, Problems{yamlProblem(err)}
+		return nil, Problems{yamlProblem(err)}
 	}
 	var second yaml.Node
 	if err := dec.Decode(&second); !errors.Is(err, io.EOF) {
@@ -49,13 +59,13 @@ func Parse(body []byte) (Spec, Problems) {
 	if doc.Kind == yaml.DocumentNode && len(doc.Content) == 1 {
 		root = doc.Content[0]
 	}
-	v.walk(root, schema(), "", 0)
-	v.crossCheck(root)
+	v.walk(root, f, "", 0)
+	cross(&v, root)
 	if len(v.problems) > 0 {
 		sort.SliceStable(v.problems, func(i, j int) bool { return v.problems[i].Line < v.problems[j].Line })
-		return Spec{}, v.problems
+		return nil, v.problems
 	}
-	return build(root), nil
+	return root, nil
 }
 
 var yamlLine = regexp.MustCompile(`line (\d+): (.*)`)
@@ -263,30 +273,6 @@ func (v *validator) crossCheck(root *yaml.Node) {
 // build fills a Spec from a tree that has been validated.
 func build(root *yaml.Node) Spec {
 	s := Default()
-	text := func(n *yaml.Node, into *string) {
-		if n != nil {
-			*into = n.Value
-		}
-	}
-	texts := func(n *yaml.Node, into *[]string) {
-		if n == nil {
-			return
-		}
-		*into = nil
-		for _, c := range n.Content {
-			*into = append(*into, c.Value)
-		}
-	}
-	number := func(n *yaml.Node, into *int64) {
-		if n != nil {
-			*into, _ = strconv.ParseInt(n.Value, 10, 64)
-		}
-	}
-	size := func(n *yaml.Node, into *int64) {
-		if n != nil {
-			*into, _ = parseSize(n.Value)
-		}
-	}
 	texts(child(root, "setup"), &s.Setup)
 	data := child(root, "data")
 	text(child(data, "provenance"), &s.Data.Provenance)
@@ -297,9 +283,7 @@ func build(root *yaml.Node) Spec {
 			text(child(n.Content[i+1], "command"), &svc.Command)
 			text(child(n.Content[i+1], "ready"), &svc.Ready)
 			text(child(n.Content[i+1], "stop"), &svc.Stop)
-			var port int64
-			number(child(n.Content[i+1], "port"), &port)
-			svc.Port = int(port)
+			number(child(n.Content[i+1], "port"), &svc.Port)
 			s.Services = append(s.Services, svc)
 		}
 	}
@@ -316,22 +300,7 @@ func build(root *yaml.Node) Spec {
 			s.Verify = append(s.Verify, c)
 		}
 	}
-	limits := child(root, "limits")
-	if n := child(limits, "cpu"); n != nil {
-		s.Limits.CPU, _ = strconv.ParseFloat(n.Value, 64)
-	}
-	size(child(limits, "memory"), &s.Limits.MemoryBytes)
-	size(child(limits, "disk"), &s.Limits.DiskBytes)
-	number(child(limits, "pids"), &s.Limits.Pids)
-	if n := child(limits, "timeout"); n != nil {
-		s.Limits.Timeout, _ = time.ParseDuration(n.Value)
-	}
-	concurrent := int64(s.Limits.Concurrent)
-	number(child(limits, "concurrent"), &concurrent)
-	s.Limits.Concurrent = int(concurrent)
-	if n := child(limits, "budget_usd"); n != nil {
-		s.Limits.Budget, _ = ParseMoney(n.Value)
-	}
+	buildLimits(child(root, "limits"), &s.Limits)
 	harness := child(root, "harness")
 	text(child(harness, "kind"), &s.Harness.Kind)
 	text(child(harness, "command"), &s.Harness.Command)
@@ -339,12 +308,57 @@ func build(root *yaml.Node) Spec {
 	publish := child(root, "publish")
 	text(child(publish, "prefix"), &s.Publish.Prefix)
 	texts(child(publish, "protected"), &s.Publish.Protected)
-	files := int64(s.Publish.MaxFiles)
-	number(child(publish, "max_files"), &files)
-	s.Publish.MaxFiles = int(files)
+	number(child(publish, "max_files"), &s.Publish.MaxFiles)
 	size(child(publish, "max_bytes"), &s.Publish.MaxBytes)
 	texts(child(child(root, "triggers"), "labels"), &s.Triggers.Labels)
 	return s
+}
+
+func buildLimits(n *yaml.Node, l *Limits) {
+	if cpu := child(n, "cpu"); cpu != nil {
+		l.CPU, _ = strconv.ParseFloat(cpu.Value, 64)
+	}
+	size(child(n, "memory"), &l.MemoryBytes)
+	size(child(n, "disk"), &l.DiskBytes)
+	number(child(n, "pids"), &l.Pids)
+	if timeout := child(n, "timeout"); timeout != nil {
+		l.Timeout, _ = time.ParseDuration(timeout.Value)
+	}
+	number(child(n, "concurrent"), &l.Concurrent)
+	if budget := child(n, "budget_usd"); budget != nil {
+		l.Budget, _ = ParseMoney(budget.Value)
+	}
+}
+
+// text, texts, number and size take over a value that has been validated; a
+// key that is missing leaves what was there.
+func text(n *yaml.Node, into *string) {
+	if n != nil {
+		*into = n.Value
+	}
+}
+
+func texts(n *yaml.Node, into *[]string) {
+	if n == nil {
+		return
+	}
+	*into = nil
+	for _, c := range n.Content {
+		*into = append(*into, c.Value)
+	}
+}
+
+func number[N int | int64](n *yaml.Node, into *N) {
+	if n != nil {
+		v, _ := strconv.ParseInt(n.Value, 10, 64)
+		*into = N(v)
+	}
+}
+
+func size(n *yaml.Node, into *int64) {
+	if n != nil {
+		*into, _ = parseSize(n.Value)
+	}
 }
 
 // child returns the value of a key of a mapping, nil if there is none.

@@ -33,8 +33,6 @@ var gitSettings = []string{
 	"maintenance.auto=false",
 	"protocol.allow=never", // a partial clone would fetch what it lacks
 	"safe.directory=*",     // it was named by the person who asks
-	// Looking must not write into .git/lfs.
-	"filter.lfs.clean=", "filter.lfs.process=", "filter.lfs.required=false",
 }
 
 // gitCall is one command of git.
@@ -43,8 +41,9 @@ type gitCall struct {
 	at     string // working directory; empty: /
 	stdin  io.Reader
 	stdout io.Writer
-	limit  int64 // of what is kept of the output, bytes; 0: proc.DefaultLimit
-	asUser bool  // with the account's own configuration, for what only looks
+	limit  int64    // of what is kept of the output, bytes; 0: proc.DefaultLimit
+	with   []string // further settings
+	asUser bool     // with the account's own configuration, for what only looks
 }
 
 func (g git) command(c gitCall) proc.Command {
@@ -52,12 +51,12 @@ func (g git) command(c gitCall) proc.Command {
 		"PATH=" + proc.DefaultPath, "LC_ALL=C", "GIT_TERMINAL_PROMPT=0",
 		"GIT_OPTIONAL_LOCKS=0", // the index is not refreshed by looking
 		"GIT_NO_REPLACE_OBJECTS=1", "GIT_NO_LAZY_FETCH=1", "GIT_GRAFT_FILE=/dev/null",
-		"GIT_CONFIG_COUNT=" + strconv.Itoa(len(gitSettings)),
+		"GIT_CONFIG_COUNT=" + strconv.Itoa(len(gitSettings)+len(c.with)),
 	}
-	for i, kv := range gitSettings {
-		key, value, _ := strings.Cut(kv, "=")
+	for i, kv := range slices.Concat(gitSettings, c.with) {
+		at := strings.LastIndexByte(kv, '=') // no value has one, a key may
 		n := strconv.Itoa(i)
-		env = append(env, "GIT_CONFIG_KEY_"+n+"="+key, "GIT_CONFIG_VALUE_"+n+"="+value)
+		env = append(env, "GIT_CONFIG_KEY_"+n+"="+kv[:at], "GIT_CONFIG_VALUE_"+n+"="+kv[at+1:])
 	}
 	if c.asUser && g.home != "" {
 		env = append(env, "HOME="+g.home)

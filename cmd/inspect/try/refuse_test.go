@@ -265,6 +265,30 @@ func TestOriginBranch(t *testing.T) {
 	}
 }
 
+// To look at a repository runs nothing that its configuration names.
+func TestLookingRunsNothing(t *testing.T) {
+	dir := openTemp(t)
+	r := newRepo(t, filepath.Join(dir, "r"), small())
+	ran := filepath.Join(r.path, "ran")
+	for _, name := range []string{"evil", "a=b", "x y.clean"} {
+		r.git("config", "filter."+name+".clean", "touch "+ran+"; cat")
+		r.git("config", "filter."+name+".process", "touch "+ran)
+		r.git("config", "filter."+name+".required", "true")
+	}
+	r.write(map[string]string{"price.txt": "price=99\n", ".git/info/attributes": "price.txt filter=evil\n*.sh filter=a=b\n"})
+	r.write(map[string]string{"test.sh": small()["test.sh"]}) // not changed, but looked at
+	got, err := openRepository(t.Context(), r.path, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("a filter was run")
+	}
+	if len(got.Pending) != 1 || !strings.Contains(got.Pending[0], "1 uncommitted change ") {
+		t.Errorf("pending %q", got.Pending)
+	}
+}
+
 // A branch is never written over, and a lock of somebody at work is waited for.
 func TestBring(t *testing.T) {
 	dir := openTemp(t)

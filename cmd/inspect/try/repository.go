@@ -269,9 +269,14 @@ func (r *Repository) pending(ctx context.Context) {
 			break
 		}
 	}
+	filters, err := r.filters(ctx)
+	if err != nil {
+		r.pend("Whether there are uncommitted changes could not be told (%s); they are not part of this.", said(err))
+		return
+	}
 	out, err := r.git.run(ctx, gitCall{
 		args: []string{"status", "--porcelain=v1", "-z", "--untracked-files=normal", "--ignore-submodules=dirty", "--no-renames"},
-		at:   r.Top, limit: 16 << 20, asUser: true,
+		at:   r.Top, limit: 16 << 20, asUser: true, with: filters,
 	})
 	if err != nil {
 		r.pend("Whether there are uncommitted changes could not be told (%s); they are not part of this.", said(err))
@@ -283,6 +288,27 @@ func (r *Repository) pending(ctx context.Context) {
 	case n > 1:
 		r.pend("%d uncommitted changes are not part of this; commit them first if they should be.", n)
 	}
+}
+
+// filters are settings that take the commands out of every filter there is: to
+// look at a file git would run that of the repository's own configuration, and
+// that of LFS would write.
+func (r *Repository) filters(ctx context.Context) (settings []string, err error) {
+	out, err := r.git.run(ctx, gitCall{
+		args: []string{"config", "--null", "--name-only", "--get-regexp", `^filter\..*\.(clean|process|required)$`}, at: r.Top, asUser: true,
+	})
+	if err != nil && status(err) != 1 { // 1: there are none
+		return nil, err
+	}
+	for key := range strings.SplitSeq(out, "\x00") {
+		switch {
+		case strings.HasSuffix(key, ".required"):
+			settings = append(settings, key+"=false")
+		case key != "":
+			settings = append(settings, key+"=")
+		}
+	}
+	return settings, nil
 }
 
 // id names the repository at the commit in a database: an environment is never

@@ -3,6 +3,7 @@ package claude
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +94,17 @@ func TestItIsAnswered(t *testing.T) {
 	}
 	if r := s.Wait(); r.ExitCode != 5 {
 		t.Errorf("result %+v", r)
+	}
+}
+
+// Calls that never get a result do not pile up.
+func TestCallsWithoutResults(t *testing.T) {
+	s := &speaker{calls: map[string]call{}}
+	for n := range 10 * maxCalls {
+		s.remember(fmt.Sprint("t", n), call{})
+	}
+	if len(s.calls) > maxCalls {
+		t.Errorf("%d calls", len(s.calls))
 	}
 }
 

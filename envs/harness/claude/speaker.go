@@ -24,6 +24,9 @@ type call struct {
 	begun time.Time
 }
 
+// maxCalls bounds the tool calls that have no result yet.
+const maxCalls = 100
+
 // input are the arguments of a tool that we can tell something of.
 type input struct {
 	Command     string `json:"command"`
@@ -194,9 +197,17 @@ func (s *speaker) assistant(content json.RawMessage, subagent, failure bool) {
 		case "tool_use":
 			c := call{name: p.Name, begun: s.Clock().Now()}
 			_ = json.Unmarshal(p.Input, &c.input) // arguments may be nonsense
-			s.calls[p.ID] = c
+			s.remember(p.ID, c)
 		}
 	}
+}
+
+// remember keeps a call until its result comes.
+func (s *speaker) remember(id string, c call) {
+	if len(s.calls) >= maxCalls {
+		clear(s.calls) // Claude Code itself never leaves so many without one
+	}
+	s.calls[id] = c
 }
 
 // results tells finished tool calls.

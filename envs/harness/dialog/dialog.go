@@ -36,6 +36,9 @@ const (
 	killAfter = 15 * time.Second
 	// maxLine bounds one line of the program's; longer ones are left out.
 	maxLine = 1 << 20
+	// maxUnread bounds what waits for the program to read it: all prompts fit, but
+	// not answers without end to questions without end.
+	maxUnread = 64 << 20
 )
 
 var (
@@ -97,7 +100,9 @@ func (t Talk) Send(v any) {
 		t.Fail("it could not be told what to do: " + err.Error())
 		return
 	}
-	t.s.feed.add(append(b, '\n'))
+	if !t.s.feed.add(append(b, '\n')) {
+		t.Fail("it does not read what it is told")
+	}
 }
 
 // Ready says that the program could take a prompt.
@@ -178,7 +183,7 @@ func Boot(ctx context.Context, sb harness.Sandbox, in harness.Input, clock proc.
 	}
 	run, cancel := context.WithCancelCause(ctx)
 	s := &session{
-		sb: sb, clock: clock, program: program, cancel: cancel, feed: newFeed(),
+		sb: sb, clock: clock, program: program, cancel: cancel, feed: newFeed(maxUnread),
 		tell: tell.New(tell.Options{
 			Clock: clock, Redact: in.Redact, Limit: in.OutputBytes, Dir: in.Dir, Events: events,
 		}),

@@ -36,9 +36,12 @@ func (e *echo) Hear(line []byte) {
 		Done  int
 		Fail  *string
 		Ready bool
+		Again bool
 	}
 	_ = json.Unmarshal(line, &m)
 	switch {
+	case m.Again:
+		e.Send(map[string]string{"no": strings.Repeat("x", 1<<20)})
 	case m.Ready:
 		e.Ready()
 	case m.Done > 0:
@@ -153,6 +156,15 @@ func TestItIsTakenAway(t *testing.T) {
 	}
 }
 
+// Questions without end that read no answer do not fill our memory.
+func TestItDoesNotListen(t *testing.T) {
+	s, _, _ := boot(t, t.Context(), `yes '{"again":true}'`, true, nil)
+	ask(t, s, "x")
+	if r := s.Wait(); !strings.Contains(r.Failed, "does not read") {
+		t.Errorf("result %+v", r)
+	}
+}
+
 func TestFinal(t *testing.T) {
 	for status, want := range map[int]bool{0: false, 200: false, 400: true, 401: true, 402: true, 403: true, 404: true, 409: false, 422: true, 429: false, 500: false, 529: false} {
 		if Final(status) != want {
@@ -181,7 +193,10 @@ func TestLines(t *testing.T) {
 }
 
 func TestFeed(t *testing.T) {
-	f := newFeed()
+	f := newFeed(10)
+	if !f.add(nil) || f.add(make([]byte, 11)) {
+		t.Error("there is no bound")
+	}
 	f.add([]byte("one "))
 	read := make(chan string)
 	go func() { b, _ := io.ReadAll(f); read <- string(b) }()

@@ -55,25 +55,32 @@ func (l *lines) end() {
 // feed is a program's standard input: what is added to it is read by whoever
 // reads, adding never waits.
 type feed struct {
+	most  int // bytes that may wait to be read
 	mu    sync.Mutex
 	more  *sync.Cond
 	buf   []byte
 	ended bool
 }
 
-func newFeed() *feed {
-	f := &feed{}
+func newFeed(most int) *feed {
+	f := &feed{most: most}
 	f.more = sync.NewCond(&f.mu)
 	return f
 }
 
-func (f *feed) add(p []byte) {
+// False: too much waits already.
+func (f *feed) add(p []byte) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.ended {
-		f.buf = append(f.buf, p...)
-		f.more.Signal()
+	if f.ended {
+		return true
 	}
+	if len(f.buf)+len(p) > f.most {
+		return false
+	}
+	f.buf = append(f.buf, p...)
+	f.more.Signal()
+	return true
 }
 
 // end lets the reader come to an end after what was added.

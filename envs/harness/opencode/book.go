@@ -261,13 +261,15 @@ func (p *problem) words() string {
 	return p.Name
 }
 
-// plain takes the words out of an error that is passed on as JSON.
+// plain takes the words out of an error that is passed on as JSON, and leaves
+// out what the program's runtime says to its programmers.
 func plain(s string) string {
 	var e struct {
 		Message string `json:"message"`
 	}
 	if json.Unmarshal([]byte(s), &e) == nil && e.Message != "" {
-		return e.Message
+		s = e.Message
 	}
+	s, _, _ = strings.Cut(s, " For more information, pass `verbose")
 	return s
 }

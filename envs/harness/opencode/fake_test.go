@@ -254,23 +254,23 @@ func (q quick) NewTicker(d time.Duration) proc.Ticker {
 	return proc.System().NewTicker(max(d/q.times, time.Millisecond))
 }
 
-// fakeBoot boots the stand-in.
-func fakeBoot(t *testing.T, how string, clock proc.Clock) (harness.Session, *harnesstest.Events) {
+// fakeBoot boots the stand-in. count is the file in which it counts its starts.
+func fakeBoot(t *testing.T, ctx context.Context, how string, clock proc.Clock) (s harness.Session, events *harnesstest.Events, count string) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := harnesstest.Script(t, "opencode", `exec "`+exe+`" "$@"`+"\n")
-	events := harnesstest.NewEvents()
-	s, err := Harness{Clock: clock}.Boot(t.Context(), host{}, harness.Input{
+	events, count = harnesstest.NewEvents(), filepath.Join(t.TempDir(), "starts")
+	s, err = Harness{Clock: clock}.Boot(ctx, host{}, harness.Input{
 		Dir: t.TempDir(), Home: t.TempDir(), Model: model, Gateway: "http://127.0.0.1:1",
-		Env: []string{"PATH=" + dir + ":" + proc.DefaultPath, fakeVariable + "=" + how, countVariable + "=" + filepath.Join(t.TempDir(), "starts")},
+		Env: []string{"PATH=" + dir + ":" + proc.DefaultPath, fakeVariable + "=" + how, countVariable + "=" + count},
 	}, events.Add)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, events
+	return s, events, count
 }
 
 // Whatever stands in OpenCode's place, the session ends, says why, and neither
@@ -299,7 +299,7 @@ func TestOddServers(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			s, events := fakeBoot(t, how, c.clock)
+			s, events, _ := fakeBoot(t, t.Context(), how, c.clock)
 			err := s.Prompt(t.Context(), harness.Prompt{Text: "x", Author: "octocat"})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -325,6 +325,25 @@ func TestOddServers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An interrupt ends it while it starts, too.
+func TestInterruptInTheStart(t *testing.T) {
+	s, _, count := fakeBoot(t, t.Context(), "silent", nil)
+	err := proc.Retry(t.Context(), proc.System(), proc.Policy{First: 5 * time.Millisecond, Max: 50 * time.Millisecond, Total: time.Minute}, func(context.Context) error {
+		if readCount(count) == 0 {
+			return errors.New("it is not started")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Interrupt()
+	if r := s.Wait(); r.Err != nil || !strings.Contains(r.Failed, "stopped") {
+		t.Errorf("result %+v", r)
+	}
+	<-s.Ready()
 }
 
 func TestMissing(t *testing.T) {
@@ -365,19 +384,8 @@ func TestItIsTakenAway(t *testing.T) {
 
 // The end of Boot's context is somebody else's doing.
 func TestItsLifeEnds(t *testing.T) {
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := harnesstest.Script(t, "opencode", `exec "`+exe+`" "$@"`+"\n")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	s, err := Harness{}.Boot(ctx, host{}, harness.Input{
-		Dir: t.TempDir(), Home: t.TempDir(), Model: model, Gateway: "http://127.0.0.1:1",
-		Env: []string{"PATH=" + dir + ":" + proc.DefaultPath, fakeVariable + "=hangs"},
-	}, harnesstest.NewEvents().Add)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, _, _ := fakeBoot(t, ctx, "hangs", nil)
 	<-s.Ready()
 	if err := s.Prompt(t.Context(), harness.Prompt{Text: "x"}); err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -39,18 +40,22 @@ func (p *purse) Settle(context.Context, wire.ModelCaller, int64, wire.Usage) err
 // What OpenCode sends to models of any kind is what the gateway lets through,
 // its throw-away prompt costs nothing, and the end of the money is its end.
 func TestThroughTheGateway(t *testing.T) {
-	for _, c := range []struct{ api, provider, model, real string }{
-		{wire.APIMessages, "anthropic", "anthropic/claude-sonnet", "claude-sonnet-4-5"},
-		{wire.APIChat, "openai-chat", "elsewhere/claude-sonnet-4-5", "claude"},
-		{wire.APIChat, "openai-chat", "local/qwen3-coder", "Qwen/Qwen3"},
-		{wire.APIResponses, "openai", "openai/gpt-5.2", "gpt-5.2"},
-		{wire.APIChat, "openai", "openai/gpt-5", "gpt-5"},
+	write := modeld.Call("write", `{"filePath":"/workspace/b","content":"x"}`)
+	patch := modeld.Call("apply_patch", `{"patchText":"*** Begin Patch\n*** Add File: b\n+x\n*** End Patch"}`)
+	for _, c := range []struct {
+		api, provider, model, real string
+		edit                       modeld.Step
+	}{
+		{wire.APIMessages, "anthropic", "anthropic/claude-sonnet", "claude-sonnet-4-5", write},
+		{wire.APIChat, "openai-chat", "elsewhere/claude-sonnet-4-5", "claude", write},
+		{wire.APIChat, "openai-chat", "local/qwen3-coder", "Qwen/Qwen3", write},
+		{wire.APIResponses, "openai", "openai/gpt-5.2", "gpt-5.2", patch},
 	} {
 		t.Run(c.model+" "+c.api, func(t *testing.T) {
 			t.Parallel()
 			const key = "sk-canary-4242424242424242"
 			m, err := modeld.New(modeld.Options{Key: key, Models: []string{c.real}, Scripts: []modeld.Script{{Steps: []modeld.Step{
-				modeld.Run("cat a").Saying("I look."), modeld.Call("read", `{"filePath":"/workspace/a"}`), modeld.Run("echo three"), modeld.Say("Done."),
+				modeld.Run("cat a").Saying("I look."), c.edit, modeld.Run("echo three"), modeld.Say("Done."),
 			}}}})
 			if err != nil {
 				t.Fatal(err)
@@ -100,7 +105,7 @@ func TestThroughTheGateway(t *testing.T) {
 				t.Errorf("result %+v, over budget %v", res, over)
 			}
 			tools := r.Tools()
-			if r.Messages() != "I look.\n" || len(tools) != 3 || tools[1].Name != "read" || tools[2].Output != "three\n" {
+			if r.Messages() != "I look.\n" || len(tools) != 3 || !slices.Equal(tools[1].Files, []string{"b"}) || tools[1].Failed || tools[2].Output != "three\n" {
 				t.Errorf("said %q, did %+v", r.Messages(), tools)
 			}
 			for _, q := range m.Requests() {

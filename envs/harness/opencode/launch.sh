@@ -3,6 +3,7 @@
 # port, the configuration, the guard and the shell for commands.
 set -eu
 home=$1 how=$2 port=$3
+mask=$(umask)
 umask 077
 if ! command -v opencode >/dev/null; then
 	echo 'there is no program "opencode" on the PATH of the sandbox' >&2
@@ -60,4 +61,5 @@ export OPENCODE_DISABLE_AUTOUPDATE=1 OPENCODE_DISABLE_MODELS_FETCH=1 OPENCODE_DI
 export OPENCODE_DISABLE_EMBEDDED_WEB_UI=1 OPENCODE_EXPERIMENTAL_DISABLE_FILEWATCHER=1 OPENCODE_DISABLE_FFF=1
 # Not in the repository, whose files it would read as its own.
 cd "$home/user"
+umask "$mask"
 exec opencode serve --hostname 127.0.0.1 --port "$port"

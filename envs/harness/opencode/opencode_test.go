@@ -171,7 +171,7 @@ func TestAWholeSession(t *testing.T) {
 			r := boot(t, api,
 				modeld.Run("cat a.txt; echo oops >&2; exit 3").Saying("I look first."),
 				modeld.Call("write", `{"filePath":"/workspace/dir/b c.txt","content":"top-secret-word\n"}`),
-				modeld.Run(`git add dir && git commit -qm Two && cat dir/*; echo "$XDG_CACHE_HOME.$XDG_DATA_HOME.$OPENCODE_SERVER_PASSWORD.$HTTPS_PROXY"`),
+				modeld.Run(`git add dir && git commit -qm Two && cat dir/*; echo "$XDG_CACHE_HOME.$XDG_DATA_HOME.$HTTPS_PROXY.$(umask)"; env | grep -e ^INSPECT_ -e ^OPENCODE_ | grep -v ^OPENCODE_PID; true`),
 				modeld.Say("It is top-secret-word done."),
 			)
 			<-r.Ready()
@@ -196,7 +196,7 @@ func TestAWholeSession(t *testing.T) {
 			if c := tools[1]; !slices.Equal(c.Files, []string{"dir/b c.txt"}) || c.Failed || c.Name != "write" {
 				t.Errorf("the file: %+v", c)
 			}
-			if c := tools[2]; c.ExitCode == nil || *c.ExitCode != 0 || c.Output != "[redacted]\n/tmp/cache..."+harnesstest.Proxy+"\n" {
+			if c := tools[2]; c.ExitCode == nil || *c.ExitCode != 0 || c.Output != "[redacted]\n/tmp/cache.."+harnesstest.Proxy+".0022\n" {
 				t.Errorf("the commit: %+v", c)
 			}
 			if p := r.Prompts(); len(p) != 2 || p[0].Done || p[0].Text != "" || !p[1].Done || p[1].Failed != "" || p[1].Author != "octocat" {
@@ -432,5 +432,57 @@ func TestTheServerIsKilled(t *testing.T) {
 	last := r.model.Requests()[len(r.model.Requests())-1]
 	if len(last.Prompts) != 1 {
 		t.Errorf("it was told %q", last.Prompts)
+	}
+}
+
+// What a subagent does is told, what it says is not said to people. With
+// ripgrep at hand there are the tools that need it.
+func TestSubagent(t *testing.T) {
+	m, err := modeld.New(modeld.Options{Models: []string{model}, Scripts: []modeld.Script{
+		{Marker: "the errand", Steps: []modeld.Step{modeld.Run("echo errand"), modeld.Say("The errand is run.")}},
+		{Marker: "do it", Steps: []modeld.Step{
+			modeld.Call("task", `{"description":"an errand","prompt":"run the errand","subagent_type":"general"}`), modeld.Say("Done."),
+		}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box := newBox(t, door(t, m), map[string]string{"bin/rg": "#!/bin/sh\nexit 1\n"})
+	box.Path += ":" + sandbox.Workspace + "/bin"
+	if x, err := box.Run(deadline(t), shell("chmod +x bin/rg")); err != nil || x.Code != 0 {
+		t.Fatal(x, err)
+	}
+	r := bootIn(t, box, m, wire.APIChat)
+	r.prompt(t, "do it")
+	if res := r.wait(t); !res.OK() || r.Messages() != "Done.\n" {
+		t.Errorf("result %+v, said %q", res, r.Messages())
+	}
+	tools := r.Tools()
+	if len(tools) != 2 || tools[0].Output != "errand\n" || tools[1].Name != "task" || !strings.Contains(tools[1].Output, "The errand is run.") {
+		t.Errorf("tools %+v", tools)
+	}
+	if got := m.Requests()[0].Tools; !slices.Contains(got, "grep") || !slices.Contains(got, "glob") {
+		t.Errorf("tools %q", got)
+	}
+}
+
+// While OpenCode starts, the repository is brought to its commit.
+func TestTheTreeChangesUnderIt(t *testing.T) {
+	r := boot(t, wire.APIChat, modeld.Run("cat b.txt; git rev-parse --abbrev-ref HEAD"), modeld.Say("Done."))
+	r.sh(t, "git checkout -q -b other && git rm -q -r . && echo two >b.txt && git add b.txt && git -c user.name=hubot -c user.email=hubot@example.com commit -q -m other")
+	for ready := false; !ready; {
+		r.sh(t, "git checkout -q main && git checkout -q other")
+		select {
+		case <-r.Ready():
+			ready = true
+		default:
+		}
+	}
+	r.prompt(t, "do it")
+	if res := r.wait(t); !res.OK() || len(r.Tools()) != 1 || r.Tools()[0].Output != "two\nother\n" {
+		t.Errorf("result %+v, did %+v", res, r.Tools())
+	}
+	if got := r.sh(t, "git status --short; git log --format=%s"); got != "other\nbegin\n" {
+		t.Errorf("the repository: %s", got)
 	}
 }

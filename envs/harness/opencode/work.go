@@ -197,7 +197,9 @@ func (w *worker) hear(ctx context.Context, e *event) (over bool, err error) {
 	if e == nil { // a stream begins
 		return w.catchUp(ctx)
 	}
-	w.alive = w.heard
+	if e.Type != "server.connected" { // which it says before it has done anything
+		w.alive = w.heard
+	}
 	w.book.hear(*e)
 	p := e.Properties
 	switch {
@@ -322,7 +324,7 @@ func (w *worker) check(ctx context.Context) (over bool, err error) {
 // answered tells of the prompts up to a message that they are done.
 func (w *worker) answered(upTo string) (over bool) {
 	w.tries, w.before, w.useful = 0, w.book.useful, w.book.useful
-	w.doubt, w.noted = time.Time{}, ""
+	w.doubt, w.noted, w.aborted = time.Time{}, "", ""
 	left := false
 	for _, p := range w.posted {
 		if p.id <= upTo {

@@ -1,0 +1,142 @@
+package spec
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// MaxFloorBytes bounds an operator's policy file before it is parsed.
+const MaxFloorBytes = 256 << 10
+
+// Floor is a validated policy file as it stands; package policy decides by it.
+type Floor struct {
+	// Listed says that the file lists the repositories that may use Inspect;
+	// without a list all may.
+	Listed       bool
+	Repositories []FloorRepository
+	Defaults     FloorKeys // of every repository
+}
+
+// FloorRepository is an entry of the list: it has either an ID or a Match.
+type FloorRepository struct {
+	ID    int64  // GitHub's number of the repository, the same after a rename
+	Match string // doublestar pattern of owner/name, in lower case
+	Keys  FloorKeys
+}
+
+// FloorKeys are bounds. A nil list and a zero number bind nothing; a list
+// without entries leaves nothing.
+type FloorKeys struct {
+	Egress    []string // as in Spec
+	Models    []string // doublestar patterns
+	Harnesses []string // kinds
+	Data      []string // provenances
+	Limits    Limits
+	Protected []string // added to those of a repository
+	MaxFiles  int
+	MaxBytes  int64
+}
+
+// ParseFloor reads a policy file. With problems the Floor must not be used.
+func ParseFloor(body []byte) (Floor, Problems) {
+	root, problems := read(body, MaxFloorBytes, floorSchema(), (*validator).crossCheckFloor)
+	if len(problems) > 0 {
+		return Floor{}, problems
+	}
+	f := Floor{Defaults: buildFloorKeys(child(root, "defaults"))}
+	if list := child(root, "repositories"); list != nil {
+		f.Listed = true
+		for _, n := range list.Content {
+			r := FloorRepository{Keys: buildFloorKeys(n)}
+			number(child(n, "id"), &r.ID)
+			text(child(n, "match"), &r.Match)
+			r.Match = strings.ToLower(r.Match)
+			f.Repositories = append(f.Repositories, r)
+		}
+	}
+	return f, nil
+}
+
+// floorSchema shares with .inspect.yml what bounds the same values.
+func floorSchema() field {
+	file := schema().fields
+	host := file["egress"].item.variants[0]
+	harness := file["harness"].fields["kind"]
+	provenance := file["data"].fields["provenance"]
+	publish := file["publish"]
+	publish.fields = map[string]field{}
+	for _, key := range []string{"protected", "max_files", "max_bytes", "push", "four_eyes"} {
+		publish.fields[key] = file["publish"].fields[key]
+	}
+	pattern := func(help string) field {
+		return field{kind: kindText, help: help, max: 200, check: func(s string) bool {
+			return plainPattern(s) && (s == "**" || strings.Contains(s, "/"))
+		}}
+	}
+	model := pattern("a pattern of models like anthropic/* (a * does not reach over a /, ** does)")
+	keys := map[string]field{
+		"egress":    {kind: kindList, help: "a list of hosts and ecosystems", max: 200, item: &host},
+		"limits":    file["limits"],
+		"models":    {kind: kindList, help: "a list of patterns of models", max: 100, item: &model},
+		"harnesses": {kind: kindList, help: "a list of kinds of harness", item: &harness},
+		"data":      {kind: kindList, help: "a list of provenances", item: &provenance},
+		"publish":   publish,
+	}
+	repository := maps.Clone(keys)
+	repository["match"] = pattern("a pattern of owner/name like octocat/* (a * does not reach over a /, ** does)")
+	repository["id"] = field{kind: kindInt, help: "the number of a repository", check: between(1, 1<<53)}
+	return field{kind: kindMap, help: "a map", fields: map[string]field{
+		"version": file["version"],
+		"repositories": {kind: kindList, help: "a list of repositories", max: 1000, item: &field{
+			kind: kindMap, help: "a map with match or id", fields: repository,
+		}},
+		"defaults": {kind: kindMap, help: "a map", fields: keys},
+	}}
+}
+
+// crossCheckFloor finds what no single key shows.
+func (v *validator) crossCheckFloor(root *yaml.Node) {
+	list := child(root, "repositories")
+	if list == nil || list.Kind != yaml.SequenceNode {
+		return
+	}
+	for i, n := range list.Content {
+		at := fmt.Sprintf("repositories[%d]", i)
+		match, id := child(n, "match"), child(n, "id")
+		switch {
+		case n.Kind != yaml.MappingNode:
+		case match != nil && id != nil:
+			v.add(n, at, "expected either match or id, but found both", "")
+		case match == nil && id == nil:
+			v.add(n, at+".match", "expected a pattern of owner/name, or the key id; both are missing", "")
+		}
+	}
+}
+
+func buildFloorKeys(n *yaml.Node) FloorKeys {
+	var k FloorKeys
+	list := func(key string, into *[]string) {
+		if l := child(n, key); l != nil {
+			texts(l, into)
+			if *into == nil {
+				*into = []string{} // there, and empty: nothing is left
+			}
+		}
+	}
+	list("egress", &k.Egress)
+	for i, e := range k.Egress {
+		k.Egress[i] = strings.ToLower(e)
+	}
+	list("models", &k.Models)
+	list("harnesses", &k.Harnesses)
+	list("data", &k.Data)
+	buildLimits(child(n, "limits"), &k.Limits)
+	publish := child(n, "publish")
+	texts(child(publish, "protected"), &k.Protected)
+	number(child(publish, "max_files"), &k.MaxFiles)
+	size(child(publish, "max_bytes"), &k.MaxBytes)
+	return k
+}
