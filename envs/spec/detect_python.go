@@ -140,8 +140,7 @@ func (d *detector) pythonProject(g *guess) pythonProject {
 	config, _ := d.text("setup.cfg")
 	needs := d.has("setup.py") || strings.Contains(config, "[metadata]")
 	if toml.hasTable("project") {
-		_, dynamic := toml["project"]["dynamic"]
-		needs = needs || len(strs(toml["project"]["dependencies"])) > 0 || dynamic && strings.Contains(toml["project"]["dynamic"], "dependencies") ||
+		needs = needs || len(toml.texts("project", "dependencies")) > 0 || slices.Contains(toml.texts("project", "dynamic"), "dependencies") ||
 			d.dirs["src"] || toml.hasTable("project.optional-dependencies")
 	}
 	if toml.hasTable("tool.poetry") && !toml.hasTable("project") {
@@ -150,7 +149,7 @@ func (d *detector) pythonProject(g *guess) pythonProject {
 			deps--
 		}
 		switch {
-		case toml["tool.poetry"]["package-mode"] == "false":
+		case toml["tool.poetry"]["package-mode"] == false:
 			if deps > 0 {
 				g.gap("pyproject.toml is in Poetry's package-mode = false, which pip cannot install: write %s with a setup that does", FileName)
 			}
@@ -168,7 +167,7 @@ func (d *detector) pythonProject(g *guess) pythonProject {
 		}
 	}
 	for _, group := range []string{"test", "tests", "testing", "dev"} {
-		for _, r := range strs(toml["dependency-groups"][group]) {
+		for _, r := range toml.texts("dependency-groups", group) {
 			if requirement.MatchString(r) && len(p.packages) < 40 && !slices.Contains(p.packages, r) {
 				p.packages = append(p.packages, r)
 			}

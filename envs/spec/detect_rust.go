@@ -23,11 +23,9 @@ func (d *detector) rust() *guess {
 		last := table[strings.LastIndex(table, ".")+1:]
 		if slices.Contains([]string{"dependencies", "dev-dependencies", "build-dependencies"}, last) {
 			for _, value := range keys {
-				fetch = fetch || !strings.Contains(value, "path")
+				in, _ := value.(map[string]any)
+				fetch = fetch || in["path"] == nil // a version, or a table without a path
 			}
-		} else if strings.Contains(table, "dependencies.") {
-			_, path := keys["path"]
-			fetch = fetch || !path
 		}
 	}
 	locked := ""
