@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"inspect/app/policy"
 	"inspect/checks/redact"
 	"inspect/envs/spec"
 )
@@ -66,6 +67,30 @@ func NoHarness() string {
 // Busy says that a session works on this issue already.
 func Busy(session, url string) string {
 	return fmt.Sprintf("%s is at work on this issue already. Adding to a running session is not supported yet: wait for its end, or end it with `/inspect stop` and ask again.", link("Session "+ident(session), url))
+}
+
+// NotAllowed says that the operator lets this repository start nothing.
+func NotAllowed() string {
+	return "No session was started: whoever runs Inspect does not allow it for this repository. Only they can change that."
+}
+
+// BeyondFloor says what a repository asks for and may not have.
+func BeyondFloor(e *policy.BeyondError) string {
+	var b strings.Builder
+	b.WriteString("No session was started: it would need more than whoever runs Inspect allows here.\n\n| key | asked for | allowed at most | by |\n|---|---|---|---|\n")
+	for i, w := range e.What {
+		if i == 20 {
+			fmt.Fprintf(&b, "| | and %d more | | |\n", len(e.What)-i)
+			break
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", code(w.Key, 100), code(w.Asked, 300), code(w.Most, 300), code(w.From, 100))
+	}
+	if e.Guessed {
+		fmt.Fprintf(&b, "\nWhat can be reached was guessed from the repository's files. A %s on the default branch that names its own `egress` takes the place of the guess.", redact.Code(spec.FileName))
+		return b.String()
+	}
+	fmt.Fprintf(&b, "\nAsk for less, in %s on the default branch or in the command, or ask whoever runs Inspect for more.", redact.Code(spec.FileName))
+	return b.String()
 }
 
 // NotSupported says that something is known but not acted upon yet.

@@ -132,8 +132,15 @@ func (in *Intake) prepareOne(ctx context.Context, installation int64, r reposito
 	if info.Archived || info.DefaultBranch == "" {
 		return false, nil
 	}
+	bounds, allowed := in.floor(info.Repo)
+	if !allowed {
+		return false, nil
+	}
 	env, err := in.environment(ctx, client, info.Repo, info.DefaultBranch)
 	if err != nil {
+		return false, err
+	}
+	if env.spec, err = in.bound(env.spec, bounds, info.Repo); err != nil {
 		return false, err
 	}
 	err = in.o.DB.InTx(ctx, func(tx *storage.Tx) error {

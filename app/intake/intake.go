@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"inspect/app/github"
+	"inspect/app/policy"
 	"inspect/envs/spec"
 	"inspect/scheduler"
 	"inspect/storage"
@@ -60,6 +61,9 @@ type Options struct {
 	// one that is; "" asks for the default. The error is for people. nil: there
 	// are no models.
 	Models func(kind, model string) (string, error)
+	// Floor says what binds a repository, or false if it may not use Inspect. It
+	// is asked each time. nil: no operator's policy.
+	Floor func(repositoryID int64, ownerName string) (policy.Bounds, bool)
 	// Prepare is how many repositories of one installation event get their
 	// environments prepared before anybody asks; 0 means none.
 	Prepare int
@@ -85,6 +89,9 @@ func New(o Options) (*Intake, error) {
 	}
 	if o.SessionURL == nil {
 		o.SessionURL = func(string) string { return "" }
+	}
+	if o.Floor == nil {
+		o.Floor = policy.Floor{}.For
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -8,6 +8,7 @@ import (
 	"inspect/app/comment"
 	agent "inspect/app/context"
 	"inspect/app/github"
+	"inspect/app/policy"
 	"inspect/checks/redact"
 	"inspect/envs/spec"
 	"inspect/scheduler"
@@ -59,6 +60,14 @@ func (in *Intake) tryStart(ctx context.Context, w *wish) error {
 	case w.issue.Locked:
 		return &answer{comment.Closed("locked")}
 	}
+	bounds, allowed := in.floor(w.repo)
+	if !allowed {
+		// Once for each issue: asking again does not change it.
+		if err := in.reply(ctx, w.asker(), "not-allowed", comment.NotAllowed()); err != nil {
+			return err
+		}
+		return in.end(ctx, w, outcomeReplied, "")
+	}
 	if w.kind == kindCommand {
 		if err := in.react(ctx, w); err != nil {
 			return err
@@ -99,6 +108,9 @@ func (in *Intake) tryStart(ctx context.Context, w *wish) error {
 		return &answer{words}
 	case env.spec.Harness.Kind == "":
 		return &answer{comment.NoHarness()}
+	}
+	if env.spec, err = in.bound(env.spec, bounds, w.repo); err != nil {
+		return err
 	}
 	built, err := in.brief(ctx, w, env, base, baseSHA)
 	if err != nil {
@@ -213,6 +225,26 @@ func (in *Intake) lastSession(ctx context.Context, w *wish) (storage.Session, bo
 		return s, false, fmt.Errorf("looking for a session: %w", err)
 	}
 	return s, true, nil
+}
+
+// floor is what binds a repository now, or false if it may not use Inspect.
+func (in *Intake) floor(repo github.Repo) (policy.Bounds, bool) {
+	return in.o.Floor(repo.ID, repo.Owner+"/"+repo.Name)
+}
+
+// bound applies the floor. What passes it is an answer.
+func (in *Intake) bound(sp spec.Spec, b policy.Bounds, repo github.Repo) (spec.Spec, error) {
+	sp, values, err := policy.Effective(sp, b)
+	var beyond *policy.BeyondError
+	if errors.As(err, &beyond) {
+		return sp, &answer{comment.BeyondFloor(beyond)}
+	}
+	for _, v := range values {
+		if v.Instead != "" {
+			in.log.Info("the floor lowered a limit", "repository", repo.ID, "key", v.Key, "value", v.Value, "instead", v.Instead, "by", v.From)
+		}
+	}
+	return sp, err
 }
 
 // environment is what a repository says about itself at a commit of its

@@ -68,9 +68,10 @@ type Options struct {
 	// emptied of older ones. The sandbox's account must be able to pass through
 	// it and its parents (mode 0711).
 	WorkDir string
-	// Floor is the operator's bound on what may be published; zero values bound
-	// nothing.
-	Floor policy.Rules
+	// Floor says what binds a repository, or false if it may not use Inspect. It
+	// is asked at each push, so that what was tightened since the session began
+	// counts. nil: no operator's policy.
+	Floor func(repositoryID int64, ownerName string) (policy.Bounds, bool)
 	// SessionURL is the address of a session's page; nil: none is written.
 	SessionURL func(session string) string
 	// PricesAsOf is the date of the table that model calls are priced by.
@@ -95,7 +96,7 @@ type Publisher struct {
 	mirrors    string
 	fetch      func(context.Context, int64, string, string) error
 	workDir    string
-	floor      policy.Rules
+	floor      func(int64, string) (policy.Bounds, bool)
 	sessionURL func(string) string
 	pricesAsOf string
 	pushEnv    []string
@@ -124,6 +125,9 @@ func New(o Options) (*Publisher, error) {
 	}
 	if p.log == nil {
 		p.log = slog.Default()
+	}
+	if p.floor == nil {
+		p.floor = policy.Floor{}.For
 	}
 	if p.sessionURL == nil {
 		p.sessionURL = func(string) string { return "" }
@@ -155,6 +159,8 @@ type job struct {
 	place   storage.PublishPlaceRow
 	repo    github.Repo
 	github  GitHub
+	bounds  policy.Bounds // of the floor, as it is now
+	allowed bool          // to use Inspect, by the floor
 
 	dir     string // of this try, in WorkDir
 	mirror  string
@@ -257,16 +263,19 @@ func (p *Publisher) job(ctx context.Context, session string) (*job, error) {
 	}
 	j.repo = github.Repo{ID: j.place.ID, Owner: j.place.Owner, Name: j.place.Name}
 	j.github = p.github(j.place.InstallationID)
+	j.bounds, j.allowed = p.floor(j.repo.ID, j.repo.Owner+"/"+j.repo.Name)
 	return j, nil
 }
 
-// open refuses what the database already knows to be closed.
+// open refuses what the database or the floor already knows to be closed.
 func (j *job) open() error {
 	switch {
 	case j.place.RemovedAt.Valid || j.place.DeletedAt.Valid:
 		return refuse(ReasonGone, "The App was removed from the repository; the work is kept, but cannot be pushed.")
 	case j.place.SuspendedAt.Valid:
 		return refuse(ReasonGone, "The App's installation is suspended; the work is kept, but cannot be pushed.")
+	case !j.allowed:
+		return &refusal{scheduler.Stopped, ReasonNotAllowed, "Whoever runs Inspect does not allow it for this repository any more; the work is kept, but is not pushed."}
 	}
 	return nil
 }
@@ -387,9 +396,10 @@ func (p *Publisher) load(ctx context.Context, j *job, sum string, rules policy.R
 	return err
 }
 
-// rules are the stricter of the pinned configuration and the floor.
+// rules are the stricter of the pinned configuration, which the floor bound
+// when the session began, and the floor as it is now.
 func (p *Publisher) rules(j *job) policy.Rules {
-	r := policy.PublishRules(j.spec.Publish).Stricter(p.floor)
+	r := j.bounds.Tighten(policy.PublishRules(j.spec.Publish))
 	for _, v := range j.spec.Verify {
 		r.Verify = append(r.Verify, v.Run)
 	}

@@ -13,15 +13,16 @@ import (
 // Reasons a result is not pushed, besides those of packages policy and
 // scheduler.
 const (
-	ReasonBundle      = "bundle_refused"       // git or we do not accept what the bundle holds
-	ReasonUnrelated   = "unrelated_history"    // the result does not descend from the base
-	ReasonNotVerified = "not_verified"         // what was verified is not what would be pushed
-	ReasonDenied      = "denied"               // the requester may not write any more
-	ReasonGone        = "repository_read_only" // removed, archived, suspended
-	ReasonRules       = "branch_rules"         // rules of the repository refuse the push
-	ReasonPushRefused = "push_refused"         // GitHub refused the push
-	ReasonBranchMoved = "branch_moved"         // somebody else pushed to our branch
-	ReasonPullRefused = "pull_request_refused" // GitHub refused the pull request
+	ReasonBundle      = "bundle_refused"         // git or we do not accept what the bundle holds
+	ReasonUnrelated   = "unrelated_history"      // the result does not descend from the base
+	ReasonNotVerified = "not_verified"           // what was verified is not what would be pushed
+	ReasonDenied      = "denied"                 // the requester may not write any more
+	ReasonGone        = "repository_read_only"   // removed, archived, suspended
+	ReasonNotAllowed  = "repository_not_allowed" // the operator lets the repository use Inspect no more
+	ReasonRules       = "branch_rules"           // rules of the repository refuse the push
+	ReasonPushRefused = "push_refused"           // GitHub refused the push
+	ReasonBranchMoved = "branch_moved"           // somebody else pushed to our branch
+	ReasonPullRefused = "pull_request_refused"   // GitHub refused the pull request
 )
 
 // refusal is an error that ends the session: the same input will be refused

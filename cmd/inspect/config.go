@@ -36,6 +36,7 @@ type serveConfig struct {
 	HarnessCommand string
 	HarnessLabel   string
 	ModelsFile     string
+	PolicyFile     string
 	Programs       []string
 	Expose         []string
 	Limits         string
@@ -66,6 +67,7 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.HarnessCommand, "harness-command", "", "shell line of the agent of kind command")
 	f.StringVar(&c.HarnessLabel, "harness-label", "", "what that agent is called on GitHub (default: its first word)")
 	f.StringVar(&c.ModelsFile, "models", "", "file with model providers, models and prices (docs/models.yml)")
+	f.StringVar(&c.PolicyFile, "policy", "", "file with what no repository can pass (default: all repositories may use Inspect, nothing is bound)")
 	f.StringSliceVar(&c.Programs, "program", nil, "NAME=PATH of an agent's native program; default: found on PATH")
 	f.StringSliceVar(&c.Expose, "expose", nil, "host directories that sandboxes may read, at the same path")
 	f.StringVar(&c.Limits, "limits", "enforce", "enforce, or best-effort where cgroups cannot be had")

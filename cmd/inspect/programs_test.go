@@ -166,14 +166,15 @@ func TestToolchain(t *testing.T) {
 	dir := t.TempDir()
 	home := dir + "/home"
 	native(t, dir+"/opt/zig/bin/zig")
-	native(t, home+"/.deep/toolchains/stable/bin/ferro")
+	native(t, home+"/.rustup/toolchains/stable/bin/ferro")
 	native(t, home+"/.tools/bin/single")
 	script(t, home+"/.tools/bin/scripted", "#!/bin/sh\n")
 	script(t, home+"/.tools/credentials", "secret")
+	native(t, home+"/src/project/deep/bin/deep") // beside a repository's .env, perhaps
 	link(t, home+"/.tools/bin/single", home+"/bin/linked")
-	p := programs{path: strings.Join([]string{dir + "/opt/zig/bin", home + "/.deep/toolchains/stable/bin", home + "/.tools/bin", home + "/bin"}, ":"), home: home, uid: os.Getuid()}
+	p := programs{path: strings.Join([]string{dir + "/opt/zig/bin", home + "/.rustup/toolchains/stable/bin", home + "/.tools/bin", home + "/bin", home + "/src/project/deep/bin"}, ":"), home: home, uid: os.Getuid()}
 	lent := dir + "/lent"
-	for name, want := range map[string]string{"sh": "", "git": "", "zig": dir + "/opt/zig", "ferro": home + "/.deep/toolchains/stable", "./run.sh": ""} {
+	for name, want := range map[string]string{"sh": "", "git": "", "zig": dir + "/opt/zig", "ferro": home + "/.rustup/toolchains/stable", "./run.sh": ""} {
 		got, err := p.toolchain(t.Context(), lent, name, nil)
 		if err == nil && want != "" && !p.reachable(want) {
 			want = got // root in a closed directory: second names of its files
@@ -190,7 +191,7 @@ func TestToolchain(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"single", "linked"} {
+	for _, name := range []string{"single", "linked", "deep"} {
 		got, err := p.toolchain(t.Context(), lent, name, nil)
 		if err != nil || !strings.HasPrefix(got, lent) {
 			t.Fatalf("%s: %q %v", name, got, err)

@@ -99,6 +99,10 @@ func serve(ctx context.Context, c serveConfig) error {
 	if err != nil {
 		return usageError{err}
 	}
+	floor, err := openFloor(c.PolicyFile, log)
+	if err != nil {
+		return usageError{err}
+	}
 	binary, err := ownBinary(dirs.bin)
 	if err != nil {
 		return fmt.Errorf("copy this program to where sandboxes can reach it: %w", err)
@@ -209,7 +213,7 @@ func serve(ctx context.Context, c serveConfig) error {
 		return fmt.Errorf("the scheduler: %w", err)
 	}
 	in, err = intake.New(intake.Options{
-		DB: db, Sessions: sched, AppID: c.AppID, Labels: c.Labels, Harness: c.harness(), Models: offered(models),
+		DB: db, Sessions: sched, AppID: c.AppID, Labels: c.Labels, Harness: c.harness(), Models: offered(models), Floor: floor.For,
 		Prepare: preparedAtInstall, SessionURL: sessionURL, Log: log,
 		GitHub: func(id int64) intake.GitHub { return app.Installation(id) },
 	})
@@ -220,8 +224,8 @@ func serve(ctx context.Context, c serveConfig) error {
 		DB: db, Blobs: blobs, CloneURL: app.CloneURL, Bot: app.Bot, Redactor: redactor, SessionURL: sessionURL, Log: log,
 		GitHub:     func(id int64) publish.GitHub { return app.Installation(id) },
 		Quarantine: quarantine{launcher: launcher, uid: c.SandboxUID, gid: c.SandboxUID},
-		PricesAsOf: models.PricesAsOf,
-		Mirrors:    dirs.mirrors, WorkDir: dirs.publish,
+		PricesAsOf: models.PricesAsOf, Floor: floor.For,
+		Mirrors: dirs.mirrors, WorkDir: dirs.publish,
 	})
 	if err != nil {
 		return fmt.Errorf("publishing: %w", err)

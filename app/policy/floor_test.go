@@ -1,0 +1,368 @@
+package policy
+
+import (
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"inspect/envs/spec"
+)
+
+const fullFloor = `version: 1
+repositories:
+  - id: 1234
+    limits: {budget_usd: 20}
+  - match: "octocat/*"
+    egress: [go, npm, "*.internal.example:443"]
+    limits: {cpu: 1, memory: 1GiB, pids: 100, disk: 2GiB, timeout: 10m, concurrent: 1, budget_usd: 2.5}
+    models: ["anthropic/*"]
+    harnesses: [opencode, command]
+    publish: {protected: ["infra/**", "**/migrations/**"], max_files: 5, max_bytes: 1MiB}
+    data: [synthetic]
+  - match: "hubot/{a,b}"
+defaults:
+  limits: {budget_usd: 4, timeout: 20m}
+  publish: {protected: ["infra/**"], max_files: 50}
+`
+
+func floorOf(t testing.TB, body string) Floor {
+	t.Helper()
+	f, problems := ParseFloor([]byte(body))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	return f
+}
+
+func specOf(t testing.TB, body string) spec.Spec {
+	t.Helper()
+	sp, problems := spec.Parse([]byte("version: 1\n" + body))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	return sp
+}
+
+func TestParseFloorSaysWhatIsWrong(t *testing.T) {
+	for name, c := range map[string]struct{ body, want string }{
+		"empty":             {"", "line 1: version: expected the number 1 (the file is empty)"},
+		"no version":        {"defaults: {}\n", "line 1: version: expected the number 1; the key is missing"},
+		"unknown key":       {"version: 1\ndefaults:\n  egres: []\n", "line 3: defaults.egres: unknown key; did you mean egress?"},
+		"wrong type":        {"version: 1\nrepositories: all\n", `line 2: repositories: expected a list of repositories, but found "all"`},
+		"nothing":           {"version: 1\nrepositories:\n", "line 2: repositories: expected a list of repositories, but found nothing"},
+		"impossible number": {"version: 1\ndefaults: {limits: {cpu: 0}}\n", `line 2: defaults.limits.cpu: expected a number of cores from 0.1 to 256, but found "0"`},
+		"bad host":          {"version: 1\ndefaults: {egress: [\"https://registry.example\"]}\n", "line 2: defaults.egress[0]: expected a host without a scheme, for example registry.example:443, but found"},
+		"no slash":          {"version: 1\nrepositories: [{match: octocat}]\n", "line 2: repositories[0].match: expected a pattern of owner/name like octocat/*"},
+		"star":              {"version: 1\ndefaults: {models: [\"*\"]}\n", "line 2: defaults.models[0]: expected a pattern of models like anthropic/*"},
+		"both":              {"version: 1\nrepositories:\n  - {match: \"a/b\", id: 3}\n", "line 3: repositories[0]: expected either match or id, but found both"},
+		"neither":           {"version: 1\nrepositories:\n  - {egress: []}\n", "line 3: repositories[0].match: expected a pattern of owner/name, or the key id; both are missing"},
+		"no kind":           {"version: 1\ndefaults: {harnesses: [emacs]}\n", "line 2: defaults.harnesses[0]: expected opencode, claude, codex or command"},
+		"no provenance":     {"version: 1\ndefaults: {data: [real]}\n", "line 2: defaults.data[0]: expected synthetic, scrubbed or production"},
+		"four eyes":         {"version: 1\ndefaults: {publish: {four_eyes: true}}\n", `line 2: defaults.publish.four_eyes: "true" is not supported yet`},
+		"pull requests":     {"version: 1\ndefaults: {limits: {open_pull_requests: 3}}\n", "line 2: defaults.limits.open_pull_requests: not supported yet"},
+		"alias":             {"version: 1\ndefaults: &a {}\n", "line 2: defaults: expected a plain value; anchors and aliases are not allowed"},
+		"too large":         {"version: 1\n#" + strings.Repeat("x", spec.MaxFloorBytes), "expected at most 262144 bytes, but found"},
+		"two documents":     {"version: 1\n---\nversion: 1\n", "expected one YAML document, but found more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, problems := ParseFloor([]byte(c.body))
+			if len(problems) == 0 || !strings.HasPrefix(problems.Error(), c.want) {
+				t.Errorf("said %q, want %q", problems, c.want)
+			}
+			if !reflect.DeepEqual(f, Floor{}) {
+				t.Error("a floor came out all the same")
+			}
+		})
+	}
+}
+
+func TestFloorFor(t *testing.T) {
+	f := floorOf(t, fullFloor)
+	for _, c := range []struct {
+		id      int64
+		name    string
+		from    string
+		allowed bool
+	}{
+		{1, "octocat/hello", "floor: repositories[1]", true},
+		{1, "OctoCat/Hello", "floor: repositories[1]", true},
+		{1234, "octocat/hello", "floor: repositories[0]", true}, // the first counts
+		{1234, "monalisa/renamed", "floor: repositories[0]", true},
+		{0, "monalisa/renamed", "", false},
+		{1, "hubot/a", "floor: repositories[2]", true},
+		{1, "hubot/c", "", false},
+		{1, "octocat/hello/more", "", false},
+		{1, "octocats/hello", "", false},
+		{1, "octocat", "", false},
+		{1, "", "", false},
+		{0, "", "", false},
+	} {
+		b, allowed := f.For(c.id, c.name)
+		if allowed != c.allowed || allowed && b[len(b)-1].from != c.from || !allowed && b != nil {
+			t.Errorf("%d %q: %v, %v", c.id, c.name, b, allowed)
+		}
+	}
+	if !f.NeedsID() || floorOf(t, "version: 1\n").NeedsID() {
+		t.Error("which floor names numbers?")
+	}
+	if _, allowed := floorOf(t, "version: 1\n").For(1, "monalisa/x"); !allowed {
+		t.Error("without a list somebody may not")
+	}
+	if _, allowed := floorOf(t, "version: 1\nrepositories: []\n").For(1, "monalisa/x"); allowed {
+		t.Error("with an empty list somebody may")
+	}
+	if _, allowed := floorOf(t, "version: 1\nrepositories: [{match: \"**\"}]\n").For(1, "monalisa/x"); !allowed {
+		t.Error("** does not mean everybody")
+	}
+	if _, allowed := (Floor{}).For(0, ""); !allowed {
+		t.Error("no floor binds")
+	}
+}
+
+func TestEffectiveLowers(t *testing.T) {
+	b, _ := floorOf(t, fullFloor).For(1, "octocat/hello")
+	greedy := specOf(t, `
+egress: [go, "a.internal.example:443"]
+harness: {kind: opencode, model: anthropic/claude-sonnet}
+data: {provenance: synthetic}
+limits: {cpu: 64, memory: 1TiB, pids: 32768, disk: 10TiB, timeout: 24h, concurrent: 1000, budget_usd: 100000}
+publish: {protected: ["**/migrations/**", "a/**"], max_files: 10000, max_bytes: 64MiB}
+`)
+	before := slices.Clone(greedy.Publish.Protected)
+	got, values, err := Effective(greedy, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := spec.Limits{CPU: 1, MemoryBytes: 1 << 30, Pids: 100, DiskBytes: 2 << 30, Timeout: 10 * time.Minute, Concurrent: 1, Budget: spec.Dollar * 5 / 2}
+	if got.Limits != want {
+		t.Errorf("limits %+v", got.Limits)
+	}
+	if p := got.Publish; p.MaxFiles != 5 || p.MaxBytes != 1<<20 || !slices.Equal(p.Protected, []string{"**/migrations/**", "a/**", "infra/**"}) {
+		t.Errorf("publish %+v", p)
+	}
+	if !slices.Equal(greedy.Publish.Protected, before) {
+		t.Error("the repository's own list was changed")
+	}
+	for _, v := range []Value{
+		{"limits.cpu", "1", "floor: repositories[1]", "64"},
+		{"limits.timeout", "10m", "floor: repositories[1]", "24h"},
+		{"limits.budget_usd", "$2.50", "floor: repositories[1]", "$100000.00"},
+		{"egress", "go, a.internal.example:443", ".inspect.yml", ""},
+		{"egress (at most)", "go, npm, *.internal.example:443", "floor: repositories[1]", ""},
+		{"publish.protected", ".github/**", "always", ""},
+		{"publish.protected", "infra/**", "floor: defaults", ""},
+		{"publish.max_bytes", "1MiB", "floor: repositories[1]", "64MiB"},
+		{"publish.prefix", "inspect", "default", ""},
+	} {
+		if !slices.Contains(values, v) {
+			t.Errorf("the values lack %+v:\n%+v", v, values)
+		}
+	}
+	// The defaults bind where the entry is wider, and a modest repository stays as it is.
+	wide, _ := floorOf(t, fullFloor).For(1234, "octocat/hello")
+	if got, _, err := Effective(greedy, wide); err != nil || got.Limits.Budget != 4*spec.Dollar || got.Limits.CPU != 64 || got.Publish.MaxFiles != 50 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	modest := specOf(t, "limits: {cpu: 0.5, memory: 64MiB, pids: 16, disk: 16MiB, timeout: 10s, budget_usd: 0.01, concurrent: 1}\npublish: {max_files: 1, max_bytes: 1KiB}\n")
+	if got, _, err := Effective(modest, b); err != nil || got.Limits != modest.Limits || got.Publish.MaxFiles != 1 || got.Publish.MaxBytes != 1<<10 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestEffectiveRefuses(t *testing.T) {
+	b, _ := floorOf(t, fullFloor).For(1, "octocat/hello")
+	for name, c := range map[string]struct {
+		body string
+		want []string // key and what was asked
+	}{
+		"nothing asked":   {"", nil},
+		"all in all":      {"egress: [evil.example, go, pypi]\nharness: {kind: codex, model: openai/gpt}\ndata: {provenance: production}\n", []string{"harness.kind codex", "harness.model openai/gpt", "data.provenance production", "egress evil.example", "egress pypi"}},
+		"a deeper model":  {"harness: {kind: opencode, model: anthropic/a/b}\n", []string{"harness.model anthropic/a/b"}},
+		"another port":    {"egress: [\"a.internal.example:444\"]\n", []string{"egress a.internal.example:444"}},
+		"one port more":   {"egress: [a.internal.example]\n", []string{"egress a.internal.example"}},
+		"a name like it":  {"egress: [\"eviinternal.example:443\"]\n", []string{"egress eviinternal.example:443"}},
+		"the domain":      {"egress: [\"internal.example:443\"]\n", []string{"egress internal.example:443"}},
+		"all of it":       {"egress: [\"*.internal.example:443\", \"*.b.internal.example:443\"]\n", nil},
+		"all above it":    {"egress: [\"*.other.example:443\"]\n", []string{"egress *.other.example:443"}},
+		"in other letter": {"egress: [\"A.Internal.Example:443\", NPM]\n", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, values, err := Effective(specOf(t, c.body), b)
+			var beyond *BeyondError
+			if !errors.As(err, &beyond) {
+				beyond = &BeyondError{}
+			}
+			var got []string
+			for _, w := range beyond.What {
+				got = append(got, w.Key+" "+w.Asked)
+				if w.Most == "" || w.From != "floor: repositories[1]" || !strings.Contains(err.Error(), w.Asked) {
+					t.Errorf("%+v in %q", w, err)
+				}
+			}
+			if !slices.Equal(got, c.want) || len(values) == 0 {
+				t.Errorf("refused %q, want %q", got, c.want)
+			}
+		})
+	}
+	// Both layers count, and an empty list leaves nothing.
+	both, _ := floorOf(t, "version: 1\nrepositories: [{match: \"**\", egress: [go]}]\ndefaults: {egress: [npm], models: []}\n").For(1, "a/b")
+	sp := specOf(t, "egress: [go]\nharness: {kind: opencode, model: local/x}\n")
+	_, _, err := Effective(sp, both)
+	if want := `harness.model: "local/x" is beyond what the operator allows, which is nothing (floor: defaults); egress: "go" is beyond what the operator allows, which is npm (floor: defaults)`; err == nil || err.Error() != want {
+		t.Errorf("said %v", err)
+	}
+	sp.EgressGuessed = true
+	var beyond *BeyondError
+	if _, _, err := Effective(sp, both); !errors.As(err, &beyond) || !beyond.Guessed {
+		t.Errorf("said %v", err)
+	}
+}
+
+func TestCoversHost(t *testing.T) {
+	for _, c := range []struct {
+		most  string
+		asked string
+		want  bool
+	}{
+		{"a.example", "a.example", true},
+		{"a.example", "a.example:443", true},
+		{"a.example", "a.example:80", true},
+		{"a.example", "a.example:8443", false},
+		{"a.example:443", "a.example", false},
+		{"a.example:443 a.example:80", "a.example", true},
+		{"a.example:443 *.example:80", "a.example", true},
+		{"*.example.org", "a.b.example.org", true},
+		{"*.example.org", "*.b.example.org", true},
+		{"*.example.org", "*.example.org", true},
+		{"*.b.example.org", "*.example.org", false},
+		{"a.example.org", "*.example.org", false},
+		{"npm", "npm", true},
+		{"npm", "go", false},
+		{"npm", "npm:443", false},
+		{"npm:443", "npm", false}, // a host of that name is not the ecosystem
+		{"", "a.example", false},
+	} {
+		if got := coversHost(strings.Fields(c.most), c.asked); got != c.want {
+			t.Errorf("%q within %q: %v", c.asked, c.most, got)
+		}
+	}
+}
+
+func TestWords(t *testing.T) {
+	for _, c := range [][2]string{
+		{bytesWords(0), "0B"}, {bytesWords(1), "1B"}, {bytesWords(4 << 30), "4GiB"}, {bytesWords(1<<20 + 1), "1048577B"}, {bytesWords(1 << 60), "1048576TiB"},
+		{durationWords(45 * time.Minute), "45m"}, {durationWords(time.Hour), "1h"}, {durationWords(90 * time.Second), "1m30s"}, {durationWords(10 * time.Second), "10s"}, {durationWords(20 * time.Hour), "20h"},
+	} {
+		if c[0] != c[1] {
+			t.Errorf("%q, want %q", c[0], c[1])
+		}
+	}
+}
+
+func TestTighten(t *testing.T) {
+	b, _ := floorOf(t, fullFloor).For(1, "octocat/hello")
+	r := b.Tighten(PublishRules(spec.Default().Publish))
+	if r.MaxFiles != 5 || r.MaxBytes != 1<<20 || protectedBy("infra/x", r.Protected) == "" || protectedBy(".github/x", r.Protected) == "" || r.Prefix != "inspect" {
+		t.Errorf("%+v", r)
+	}
+	if r := Bounds(nil).Tighten(PublishRules(spec.Default().Publish)); r.MaxFiles != 100 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func FuzzParseFloor(f *testing.F) {
+	f.Add([]byte(fullFloor), int64(1), "octocat/hello")
+	f.Add([]byte("version: 1\nrepositories: []\n"), int64(0), "")
+	f.Add([]byte("version: 1\ndefaults: {models: [\"{a,b}/**\"], egress: []}\n"), int64(2), "hubot/a")
+	f.Fuzz(func(t *testing.T, body []byte, id int64, name string) {
+		floor, problems := ParseFloor(body)
+		if len(problems) > 0 {
+			if problems.Error() == "" || !reflect.DeepEqual(floor, Floor{}) {
+				t.Errorf("problems without words, or a floor beside them: %+v", floor)
+			}
+			return
+		}
+		b, allowed := floor.For(id, name)
+		if allowed != (b != nil) || !allowed && !floor.file.Listed {
+			t.Errorf("%v, %v", b, allowed)
+		}
+		if _, _, err := Effective(spec.Default(), b); err != nil {
+			t.Errorf("the defaults ask for nothing, yet: %v", err)
+		}
+	})
+}
+
+// The effective policy exceeds neither what is asked for nor any bound.
+func FuzzEffective(f *testing.F) {
+	f.Add([]byte(fullFloor), []byte("version: 1\negress: [go, \"a.internal.example:443\"]\nlimits: {cpu: 64, budget_usd: 100}\npublish: {protected: [\"a/**\"], max_files: 9}\n"), "octocat/hello", "x.internal.example", "infra/x")
+	f.Add([]byte("version: 1\ndefaults: {egress: [a.example]}\n"), []byte("version: 1\negress: [\"*.a.example\"]\n"), "a/b", "b.a.example", ".github/x")
+	f.Fuzz(func(t *testing.T, floorBody, specBody []byte, name, host, path string) {
+		floor, bad := ParseFloor(floorBody)
+		asked, wrong := spec.Parse(specBody)
+		b, allowed := floor.For(0, name)
+		if len(bad)+len(wrong) > 0 || !allowed {
+			return
+		}
+		got, values, err := Effective(asked, b)
+		if len(values) == 0 {
+			t.Error("nothing is explained")
+		}
+		var all []side
+		all = append(all, side{asked.Limits, asked.Publish.MaxFiles, asked.Publish.MaxBytes, asked.Publish.Protected})
+		for _, l := range b {
+			all = append(all, side{l.keys.Limits, l.keys.MaxFiles, l.keys.MaxBytes, l.keys.Protected})
+			for _, port := range []string{"443", "80", "8443"} {
+				if err == nil && l.keys.Egress != nil && opens(got.Egress, host, port) && !opens(l.keys.Egress, host, port) {
+					t.Errorf("%s:%s can be reached past %q by %q", host, port, l.keys.Egress, got.Egress)
+				}
+			}
+		}
+		least := spec.Limits{CPU: .1, MemoryBytes: 1, Pids: 1, DiskBytes: 1, Timeout: 1, Concurrent: 1, Budget: 1}
+		if past(least, got.Limits) || got.Publish.MaxFiles < 1 || got.Publish.MaxBytes < 1 {
+			t.Errorf("nothing is left: %+v", got)
+		}
+		for _, a := range all {
+			if past(got.Limits, a.limits) || a.files > 0 && got.Publish.MaxFiles > a.files || a.bytes > 0 && got.Publish.MaxBytes > a.bytes {
+				t.Errorf("%+v exceeds %+v", got, a)
+			}
+			if protectedBy(path, a.protected) != "" && protectedBy(path, PublishRules(got.Publish).Protected) == "" {
+				t.Errorf("%q is protected no more", path)
+			}
+		}
+		if again, _, _ := Effective(got, b); !reflect.DeepEqual(again, got) {
+			t.Errorf("twice is not once: %+v, %+v", got, again)
+		}
+	})
+}
+
+// side is what one side says of numbers and paths.
+type side struct {
+	limits    spec.Limits
+	files     int
+	bytes     int64
+	protected []string
+}
+
+// past says whether a number of l is larger than a bound of most.
+func past(l, most spec.Limits) bool {
+	return most.CPU != 0 && l.CPU > most.CPU || most.MemoryBytes != 0 && l.MemoryBytes > most.MemoryBytes || most.Pids != 0 && l.Pids > most.Pids ||
+		most.DiskBytes != 0 && l.DiskBytes > most.DiskBytes || most.Timeout != 0 && l.Timeout > most.Timeout ||
+		most.Concurrent != 0 && l.Concurrent > most.Concurrent || most.Budget != 0 && l.Budget > most.Budget
+}
+
+// opens is what the egress proxy would say of a host, ecosystems aside.
+func opens(entries []string, host, port string) bool {
+	for _, e := range entries {
+		name, p, has := strings.Cut(e, ":")
+		if !has && port == "8443" || has && p != port || spec.IsEcosystem(e) {
+			continue
+		}
+		if domain, below := strings.CutPrefix(name, "*."); host == name && !below || below && strings.HasSuffix(host, "."+domain) {
+			return true
+		}
+	}
+	return false
+}
