@@ -29,13 +29,14 @@ import (
 // house is the control plane of `inspect try` while it is built and taken down:
 // the rooms of `inspect serve` without a forge and without people's pages.
 type house struct {
-	ctx     context.Context // of what is started, until the end
-	log     *slog.Logger
-	dirs    directories
-	config  serveConfig
-	failed  chan error
-	closing sync.Once
-	undo    []func() // what takes it down, newest last
+	ctx        context.Context // of what is started, until the end
+	log        *slog.Logger
+	dirs       directories
+	config     serveConfig
+	pricesAsOf string
+	failed     chan error
+	closing    sync.Once
+	undo       []func() // what takes it down, newest last
 }
 
 // houses builds houses with the given models.
@@ -43,7 +44,7 @@ func houses(models gateway.Config) try.Opener {
 	return func(ctx context.Context, o try.HouseOptions) (*try.House, error) {
 		h := &house{
 			ctx: context.WithoutCancel(ctx), failed: make(chan error, 8),
-			log: slog.New(slog.NewTextHandler(o.Log, nil)),
+			log: slog.New(slog.NewTextHandler(o.Log, nil)), pricesAsOf: models.PricesAsOf,
 		}
 		out, err := h.open(ctx, o, models)
 		if err != nil {
@@ -238,7 +239,7 @@ func (h *house) publisher(ctx context.Context, o try.HouseOptions, out *try.Hous
 	}
 	reapAll(launcher, h.log)
 	p, err := publish.New(publish.Options{
-		DB: out.DB, Blobs: out.Blobs, NoForge: true, Redactor: redactor, Log: h.log,
+		DB: out.DB, Blobs: out.Blobs, NoForge: true, PricesAsOf: h.pricesAsOf, Redactor: redactor, Log: h.log,
 		GitHub:     func(int64) publish.GitHub { return o.GitHub },
 		CloneURL:   func(r github.Repo) string { return o.CloneURL(r.ID) },
 		Quarantine: quarantine{launcher: launcher, uid: uid, gid: uid},

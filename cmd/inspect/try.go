@@ -76,11 +76,7 @@ func runTry(cmd *cobra.Command, o try.Options, c tryFlags) error {
 	if err := c.complete(cmd, &o); err != nil {
 		return err
 	}
-	uid := 64001
-	if os.Geteuid() != 0 {
-		uid = os.Getuid()
-	}
-	p, err := newPrograms(c.programs, uid)
+	p, err := newPrograms(c.programs, sandboxUID())
 	if err != nil {
 		return err
 	}
@@ -107,6 +103,14 @@ func runTry(cmd *cobra.Command, o try.Options, c tryFlags) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
 	defer stop()
 	return try.Run(ctx, o)
+}
+
+// sandboxUID is the account of sandboxes.
+func sandboxUID() int {
+	if os.Geteuid() != 0 {
+		return os.Getuid()
+	}
+	return 64001
 }
 
 // complete reads flags that are not options as they stand.
@@ -140,6 +144,9 @@ func (c tryFlags) complete(cmd *cobra.Command, o *try.Options) error {
 		}
 		if err != nil {
 			return usagef("--expose %s: %w", e, err)
+		}
+		if p := (programs{uid: sandboxUID()}); !p.reachable(abs) {
+			return usagef("--expose %s: the account of sandboxes cannot pass to it; open it and the directories above it to others (chmod o+x), or copy it elsewhere", e)
 		}
 		o.Expose[i] = abs
 	}

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"inspect/checks/redact"
+	"inspect/envs/spec"
 	"inspect/envs/wire"
 )
 
@@ -71,7 +72,9 @@ func (a *attempt) words() string {
 	w += ": " + a.reason + ".\n"
 	switch a.reason {
 	case NotListed:
-		w += fmt.Sprintf("To allow it, add it in .inspect.yml on the default branch:\n\negress: [%q]\n", suggestion(clean(a.host, maxHost), a.port))
+		if add := suggestion(clean(a.host, maxHost), a.port); spec.EgressProblem(strings.ToLower(add)) == "" {
+			w += fmt.Sprintf("To allow it, add it in .inspect.yml on the default branch:\n\negress: [%q]\n", add)
+		}
 	case notPublic:
 		w += "Private, local and metadata addresses are never reached, whatever name leads to them.\n"
 	}

@@ -48,8 +48,10 @@ const (
 // neverReached are address ranges beside those smokescreen refuses itself
 // (loopback, link-local, private, shared, multicast, 64:ff9b::/96, 6to4, Teredo).
 var neverReached = []string{
-	"0.0.0.0/8", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
-	"240.0.0.0/4",      // RFC 6890: this network, protocol assignments, documentation, relays, benchmarks, reserved
+	"0.0.0.0/8", "192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15",
+	"240.0.0.0/4", // RFC 6890: this network, protocol assignments, relays, benchmarks, reserved
+	// Those for documentation (RFC 5737) are not here: nobody's own machines have
+	// them, and closed networks lead to their mirrors by them.
 	"168.63.129.16/32", // the metadata server of one large cloud, with a public address
 	"::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16", "fec0::/10",
 }

@@ -20,6 +20,7 @@ type ending struct {
 	end      wire.SandboxEnd     // of the agent's sandbox
 	limits   wire.Limits
 	workedBy time.Duration // until the deadline
+	money    string        // what is spent of the budget, in brackets; empty: not known
 	taken    taken
 }
 
@@ -66,7 +67,7 @@ func decide(e ending) wire.Outcome {
 		return o
 
 	case e.why == cutBudget:
-		return fail(wire.OutcomeOverBudget, "budget", fmt.Sprintf("%s was not done when the budget for model calls was used up; nothing was verified.", agent))
+		return fail(wire.OutcomeOverBudget, "budget", fmt.Sprintf("%s was not done when what is left of the budget for model calls%s did not pay for a further one; nothing was verified.", agent, e.money))
 
 	case e.result.Missing != "":
 		return fail(wire.OutcomeFailed, wire.ReasonHarnessMissing, fmt.Sprintf("%s could not be started: %s.", agent, trimDot(e.result.Missing)))

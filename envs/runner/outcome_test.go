@@ -37,7 +37,7 @@ func TestDecide(t *testing.T) {
 		"missing":               {ending{result: harness.Result{ExitCode: -1, Missing: "no such file."}}, wire.OutcomeFailed, wire.ReasonHarnessMissing, "could not be started: no such file."},
 		"late":                  {ending{why: cutDeadline, result: failedExit, workedBy: time.Minute}, wire.OutcomeTimedOut, "", "was not done within 1m0s; nothing was verified."},
 		"late, killed":          {ending{why: cutDeadline, result: harness.Result{ExitCode: -1, Err: stream.ErrEnded}, workedBy: time.Minute}, wire.OutcomeTimedOut, "", "was not done within 1m0s; nothing was verified."},
-		"over budget":           {ending{why: cutBudget, result: harness.Result{Failed: "402"}, taken: change}, wire.OutcomeOverBudget, "budget", "when the budget for model calls was used up; nothing was verified. Its work is kept."},
+		"over budget":           {ending{why: cutBudget, money: " ($0.30 of $0.50 are spent)", result: harness.Result{Failed: "402"}, taken: change}, wire.OutcomeOverBudget, "budget", "when what is left of the budget for model calls ($0.30 of $0.50 are spent) did not pay for a further one; nothing was verified. Its work is kept."},
 		"no model":              {ending{result: harness.Result{Failed: "the model answered 400"}, taken: change}, wire.OutcomeFailed, wire.ReasonModel, "could not go on: the model answered 400. Its work is kept."},
 		"late, processes":       {ending{why: cutDeadline, result: failedExit, end: wire.SandboxEnd{PidsHit: 7}}, wire.OutcomeTimedOut, wire.ReasonPids, "for processes"},
 		"stopped":               {ending{why: cutStop, stop: &wire.StopDirective{Reason: "superseded"}, result: failedExit, taken: change}, wire.OutcomeStopped, "superseded", "was stopped. Its work is kept."},

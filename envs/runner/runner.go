@@ -228,6 +228,7 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 		e.result, e.why = a.work(live, work, ag, prompt)
 		return nil
 	})
+	e.money = a.money.words()
 	running.stop(ctx)
 	e.end = work.close()
 	if live.Err() != nil {

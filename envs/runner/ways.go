@@ -9,6 +9,7 @@ import (
 
 	"inspect/envs/egress"
 	"inspect/envs/gateway"
+	"inspect/envs/spec"
 	"inspect/envs/wire"
 )
 
@@ -38,6 +39,16 @@ func (m *money) look() (nearly, over bool, changed <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.budget > 0 && m.spent >= m.budget/5*4, m.over, m.changed
+}
+
+// words are what is spent of the budget, in brackets, if it is known.
+func (m *money) words() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.budget <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%s of %s are spent)", spec.Money(m.spent), spec.Money(m.budget))
 }
 
 // serveWays serves what the sandbox's ways out lead to, until it is closed.

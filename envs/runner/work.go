@@ -127,7 +127,7 @@ func (a *attempt) work(live context.Context, b *box, s *agent, prompt string) (h
 	}
 	a.events.add(wire.EventCommand, wire.Command{
 		Step: "harness", Line: a.events.text(line, 1<<10),
-		ExitCode: res.ExitCode, Signal: res.Signal, Duration: res.Duration,
+		ExitCode: res.ExitCode, Signal: res.Signal, Duration: a.clock.Now().Sub(begun), // without its start, which went on beside ours
 		Output: a.events.text(res.Tail, tailBytes), Error: a.events.text(harnessTrouble(res), maxWords),
 	})
 	return res, why

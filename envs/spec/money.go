@@ -37,6 +37,16 @@ func ParseMoney(s string) (Money, error) {
 	return Money(dollars)*Dollar + Money(nano), nil
 }
 
+// Decimal is the exact amount in dollars, "0.000243".
+func (m Money) Decimal() string {
+	sign := ""
+	if m < 0 {
+		sign, m = "-", -m
+	}
+	s := fmt.Sprintf("%s%d.%09d", sign, m/Dollar, m%Dollar)
+	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
+}
+
 // String is the amount for people: at least two decimals, at most four,
 // rounded up so that something never reads as nothing.
 func (m Money) String() string {

@@ -57,7 +57,7 @@ default: modeld/scripted
 	for _, u := range m.Billed() {
 		billed += int64(u.Input)*3_000 + int64(u.CacheRead)*300 + int64(u.Output)*15_000
 	}
-	if want := spec.Money(billed).String(); billed == 0 || res.CostUSD != want {
+	if want := spec.Money(billed).Decimal(); billed == 0 || res.CostUSD.String() != want {
 		t.Errorf("it cost %s, billed was %s", res.CostUSD, want)
 	}
 	for _, want := range []string{"$ make test", "says: ", "shop at " + base[:10] + " (main), opencode with modeld/scripted, environment detected from Makefile"} {

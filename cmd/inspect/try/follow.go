@@ -169,7 +169,7 @@ func (f *follower) event(e storage.Event) {
 	case wire.EventPrompt:
 		var d wire.Prompted
 		if read(&d) && d.Failed != "" {
-			f.tell.bad("the agent could not work on its prompt: %s", plain(d.Failed, 300))
+			f.tell.warn("the agent is not done with prompt %d: %s", d.Prompt, plain(d.Failed, 300))
 		}
 	case wire.EventTurn:
 		var d wire.Turn

@@ -9,36 +9,38 @@ import (
 	"time"
 
 	"inspect/checks/evidence"
+	"inspect/checks/render"
 )
 
 // Result is what came of a try; --json prints it.
 type Result struct {
-	Task       string   `json:"task,omitempty"`
-	State      string   `json:"state"` // of the session; "not_run" if there was none
-	Reason     string   `json:"reason,omitempty"`
-	Words      string   `json:"words,omitempty"`
-	Repository string   `json:"repository"`
-	Base       string   `json:"base"`                // the commit that was worked on
-	BaseBranch string   `json:"base_branch"`         // that HEAD was on
-	Branch     string   `json:"branch,omitempty"`    // that was left in the repository
-	Commit     string   `json:"commit,omitempty"`    // it is at
-	Files      int      `json:"files"`               // changed
-	Added      int      `json:"added"`               // lines
-	Deleted    int      `json:"deleted"`             // lines
-	Withheld   []string `json:"withheld,omitempty"`  // changed paths that are not in the branch
-	Risks      []string `json:"risks,omitempty"`     // what a reviewer should look at twice
-	Verified   bool     `json:"verified"`            // every command passed, and showed something
-	Checks     []Check  `json:"checks"`              // the verify commands, if they ran
-	Harness    string   `json:"harness"`             // its kind, or the command's name
-	Model      string   `json:"model,omitempty"`     // that was asked for
-	CostUSD    string   `json:"cost_usd"`            // of model calls, "$0.01"
-	Source     string   `json:"spec_source"`         // of the environment
-	Session    string   `json:"session,omitempty"`   // its id
-	Attempts   int      `json:"attempts"`            // more than one: machines failed in between
-	Isolation  string   `json:"isolation,omitempty"` // of the sandbox, with how far limits are enforced
-	Times      Times    `json:"times_ms"`
-	Evidence   string   `json:"evidence,omitempty"` // directory of the evidence
-	Missing    []string `json:"missing,omitempty"`  // what was not part of it, a sentence each
+	Task       string      `json:"task,omitempty"`
+	State      string      `json:"state"` // of the session; "not_run" if there was none
+	Reason     string      `json:"reason,omitempty"`
+	Words      string      `json:"words,omitempty"`
+	Repository string      `json:"repository"`
+	Base       string      `json:"base"`                // the commit that was worked on
+	BaseBranch string      `json:"base_branch"`         // that HEAD was on
+	Branch     string      `json:"branch,omitempty"`    // that was left in the repository
+	Commit     string      `json:"commit,omitempty"`    // it is at
+	Files      int         `json:"files"`               // changed
+	Added      int         `json:"added"`               // lines
+	Deleted    int         `json:"deleted"`             // lines
+	Withheld   []string    `json:"withheld,omitempty"`  // changed paths that are not in the branch
+	Risks      []string    `json:"risks,omitempty"`     // what a reviewer should look at twice
+	Verified   bool        `json:"verified"`            // every command passed, and showed something
+	Checks     []Check     `json:"checks"`              // the verify commands, if they ran
+	Harness    string      `json:"harness"`             // its kind, or the command's name
+	Model      string      `json:"model,omitempty"`     // that was asked for
+	CostUSD    json.Number `json:"cost_usd"`            // of model calls, exact
+	Cost       string      `json:"cost"`                // the same for people, with how it is known
+	Source     string      `json:"spec_source"`         // of the environment
+	Session    string      `json:"session,omitempty"`   // its id
+	Attempts   int         `json:"attempts"`            // more than one: machines failed in between
+	Isolation  string      `json:"isolation,omitempty"` // of the sandbox, with how far limits are enforced
+	Times      Times       `json:"times_ms"`
+	Evidence   string      `json:"evidence,omitempty"` // directory of the evidence
+	Missing    []string    `json:"missing,omitempty"`  // what was not part of it, a sentence each
 }
 
 // Check is one verify command.
@@ -69,6 +71,9 @@ func (r *Result) delivered() bool { return r.State == delivered && r.Branch != "
 func (r *Result) take(m *evidence.Manifest) {
 	r.Files, r.Added, r.Deleted = len(m.Change.Files), m.Change.Added, m.Change.Deleted
 	r.Withheld, r.Risks = m.Change.Withheld, m.Risks
+	if m.Model.Name != "" {
+		r.Cost = render.Cost(m.Model)
+	}
 	r.Verified = m.Verdict.Kind == evidence.Passed
 	for _, c := range m.Checks {
 		r.Checks = append(r.Checks, Check{Name: c.Name, Run: c.Run, Passed: c.Passed, Words: c.Words, DurationMS: c.Duration.Milliseconds()})
@@ -118,7 +123,7 @@ func (r *Result) write(w io.Writer) {
 		row("look at", "this change %s", plain(risk, 300))
 	}
 	row("harness", "%s", plain(strings.TrimSpace(r.Harness+" "+r.Model), 200))
-	row("cost", "%s", r.CostUSD)
+	row("cost", "%s", plain(r.Cost, 300))
 	row("time", "%s", r.Times.words())
 	if r.Attempts > 1 {
 		row("attempts", "%d: machines failed in between", r.Attempts)
@@ -180,7 +185,7 @@ func table(w io.Writer, results []Result) {
 		if branch == "" {
 			branch = "-"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", plain(r.Task, 60), state, verified, r.CostUSD, took(ms(r.Times.Total)), r.Attempts, branch)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", plain(r.Task, 60), state, verified, r.Cost, took(ms(r.Times.Total)), r.Attempts, branch)
 	}
 	t.Flush()
 	fmt.Fprintf(w, "\n%d of %s delivered.\n", n, count(len(results), "task", "tasks"))

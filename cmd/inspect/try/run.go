@@ -9,6 +9,7 @@ package try
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -214,7 +215,7 @@ func (t *try) planAll(ctx context.Context) error {
 		}
 		p.result = Result{
 			Task: w.task, State: "not_run", Repository: p.repo.Path, Base: p.repo.Commit, BaseBranch: p.repo.Branch,
-			Harness: p.env.Spec.Harness.Name(), Model: p.env.Spec.Harness.Model, CostUSD: spec.Money(0).String(), Source: p.env.Source,
+			Harness: p.env.Spec.Harness.Name(), Model: p.env.Spec.Harness.Model, CostUSD: "0", Cost: spec.Money(0).String(), Source: p.env.Source,
 			Missing: slices.Concat(p.repo.Pending, p.repo.Notes), Checks: []Check{},
 		}
 		t.plans = append(t.plans, p)
@@ -390,7 +391,8 @@ func (t *try) one(ctx context.Context, p *plan) error {
 	live := context.WithoutCancel(ctx)
 	r := &p.result
 	r.State, r.Reason, r.Words, r.Attempts = string(s.State), s.Reason, s.Words, int(s.Generation)
-	r.CostUSD = spec.Money(max(s.Spent, f.spent)).String()
+	spent := spec.Money(max(s.Spent, f.spent))
+	r.CostUSD, r.Cost = json.Number(spent.Decimal()), spent.String()
 	if s.State == scheduler.Delivered {
 		r.Branch, r.Commit = s.Branch, s.HeadSha
 	}
@@ -446,7 +448,9 @@ func (t *try) introduce(p *plan) {
 		t.tell.warn("%s", n)
 	}
 	for _, g := range p.env.Gaps {
-		t.tell.warn("About the environment: %s.", strings.TrimRight(plain(g, 400), "."))
+		g = "About the environment: " + strings.TrimRight(plain(g, 400), ".") + "."
+		t.tell.warn("%s", g)
+		p.result.Missing = append(p.result.Missing, g)
 	}
 }
 
@@ -513,7 +517,7 @@ func (t *try) finish(err error) error {
 	}
 	if t.o.JSON {
 		if t.o.Tasks == "" && len(results) == 0 {
-			return writeJSON(t.o.Stdout, Result{State: "not_run", Words: err.Error(), Repository: t.o.Repo, Checks: []Check{}, CostUSD: spec.Money(0).String()})
+			return writeJSON(t.o.Stdout, Result{State: "not_run", Words: err.Error(), Repository: t.o.Repo, Checks: []Check{}, CostUSD: "0", Cost: spec.Money(0).String()})
 		}
 		if t.o.Tasks == "" {
 			return writeJSON(t.o.Stdout, results[0])
