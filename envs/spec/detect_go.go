@@ -60,7 +60,9 @@ func (d *detector) golang() *guess {
 			g.gap("modules below the root are not built or tested%s: add their commands to %s if they must pass", among(shown(nested)), FileName)
 		}
 	}
-	g.setup = append(g.setup, "go build "+patterns)
+	// The second line compiles what the tests are made of, which the snapshot then
+	// has; a test that does not compile is for the agent to mend.
+	g.setup = append(g.setup, "go build "+patterns, "go test -run '^$' "+patterns+" || true")
 	g.tests("go test -json "+patterns, ReportGoTest)
 	return g
 }

@@ -37,31 +37,31 @@ func TestDetectFiles(t *testing.T) {
 	}{
 		{
 			name: "go without dependencies", files: map[string]string{"go.mod": "module example.com/x\n\ngo 1.26\n", "main.go": ""},
-			source: "go.mod", setup: []string{"go build ./..."}, verify: "go test -json ./...", programs: []string{"go"},
+			source: "go.mod", setup: []string{"go build ./...", "go test -run '^$' ./... || true"}, verify: "go test -json ./...", programs: []string{"go"},
 		},
 		{
 			name: "go", files: map[string]string{"go.mod": "module x\nrequire (\n\texample.com/y v1.0.0\n)\n", "go.sum": "example.com/y v1.0.0 h1:x\n"},
-			source: "go.mod", setup: []string{"go mod download", "go build ./..."}, egress: []string{"go"}, verify: "go test -json ./...", programs: []string{"go"},
+			source: "go.mod", setup: []string{"go mod download", "go build ./...", "go test -run '^$' ./... || true"}, egress: []string{"go"}, verify: "go test -json ./...", programs: []string{"go"},
 		},
 		{
 			name: "go vendored", files: map[string]string{"go.mod": "module x\nrequire example.com/y v1.0.0\n", "go.sum": "x", "vendor/modules.txt": "", "vendor/example.com/y/go.mod": ""},
-			source: "go.mod", setup: []string{"go build ./..."}, verify: "go test -json ./...", programs: []string{"go"},
+			source: "go.mod", setup: []string{"go build ./...", "go test -run '^$' ./... || true"}, verify: "go test -json ./...", programs: []string{"go"},
 		},
 		{
 			name: "go without go.sum", files: map[string]string{"go.mod": "module x\nrequire example.com/y v1.0.0 // indirect\n"},
-			source: "go.mod", setup: []string{"go build ./..."}, verify: "go test -json ./...", programs: []string{"go"},
+			source: "go.mod", setup: []string{"go build ./...", "go test -run '^$' ./... || true"}, verify: "go test -json ./...", programs: []string{"go"},
 			gaps: []string{"go.mod requires modules but there is no go.sum"},
 		},
 		{
 			name: "go replaced from outside", files: map[string]string{"go.mod": "module x\nreplace example.com/y => ../y\nreplace example.com/z => ./z\n"},
-			source: "go.mod", setup: []string{"go build ./..."}, verify: "go test -json ./...", programs: []string{"go"},
+			source: "go.mod", setup: []string{"go build ./...", "go test -run '^$' ./... || true"}, verify: "go test -json ./...", programs: []string{"go"},
 			gaps: []string{"go.mod replaces a module by ../y, which lies outside"},
 		},
 		{
 			name: "go workspace", files: map[string]string{
 				"go.work": "go 1.26\n\nuse (\n\t./api\n\t. // the root\n\t\"./odd name\"\n\t../other\n)\n", "go.mod": "module x", "api/go.mod": "module y\nrequire z v1\n", "api/go.sum": "z",
 			},
-			source: "go.work", setup: []string{"go mod download", "go build ./api/... ./... './odd name/...'"}, egress: []string{"go"},
+			source: "go.work", setup: []string{"go mod download", "go build ./api/... ./... './odd name/...'", "go test -run '^$' ./api/... ./... './odd name/...' || true"}, egress: []string{"go"},
 			verify: "go test -json ./api/... ./... './odd name/...'", programs: []string{"go"},
 			gaps: []string{"go.work uses ../other, which lies outside"},
 		},
@@ -75,7 +75,7 @@ func TestDetectFiles(t *testing.T) {
 		},
 		{
 			name: "a go module beside the root's", files: map[string]string{"go.mod": "module x", "tools/go.mod": "module y"},
-			source: "go.mod", setup: []string{"go build ./..."}, verify: "go test -json ./...", programs: []string{"go"},
+			source: "go.mod", setup: []string{"go build ./...", "go test -run '^$' ./... || true"}, verify: "go test -json ./...", programs: []string{"go"},
 			gaps: []string{"modules below the root are not built or tested (tools/go.mod)"},
 		},
 		{
@@ -188,7 +188,7 @@ func TestDetectFiles(t *testing.T) {
 		{name: "make without test", files: map[string]string{"Makefile": "all:\n\ttest: x\ntest := 1\n"}, gaps: []string{"Makefile has no target test"}},
 		{
 			name: "two languages", files: map[string]string{"go.mod": "module x", "package.json": `{"scripts":{"test":"jest"}}`, "Makefile": "test:\n"},
-			source: "go.mod", setup: []string{"go build ./..."}, verify: "go test -json ./...", programs: []string{"go"},
+			source: "go.mod", setup: []string{"go build ./...", "go test -run '^$' ./... || true"}, verify: "go test -json ./...", programs: []string{"go"},
 			gaps: []string{"package.json is there too, but only go.mod was used"},
 		},
 		{
@@ -207,7 +207,7 @@ func TestDetectFiles(t *testing.T) {
 				".github/workflows/ci.yml": "jobs:\n  test:\n    services:\n      pg: postgres:17\n      queue: {image: 'rabbitmq:3-management'}\n",
 				".env.example":             "DATABASE_URL=postgres://u:hunter2@localhost/x\nexport MONGO=\"mongodb://localhost/x\"\n# OLD=mysql://x\n",
 			},
-			source: "go.mod", setup: []string{"go build ./..."}, verify: "go test -json ./...", programs: []string{"go"},
+			source: "go.mod", setup: []string{"go build ./...", "go test -run '^$' ./... || true"}, verify: "go test -json ./...", programs: []string{"go"},
 			gaps: []string{
 				"docker-compose.yml names a service of image docker.io/library/postgres:16: declare it under services in .inspect.yml",
 				"docker-compose.yml names a service of image valkey/valkey:8", ".github/workflows/ci.yml names a service of image rabbitmq:3-management",
@@ -218,7 +218,7 @@ func TestDetectFiles(t *testing.T) {
 			name: "submodules and pointers", files: map[string]string{
 				"go.mod": "module x", ".gitmodules": "[submodule \"libs/z\"]\n\tpath = libs/z\n\turl = ../z.git\n", ".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n*.txt text\n",
 			},
-			source: "go.mod", setup: []string{"go build ./..."}, verify: "go test -json ./...", programs: []string{"go"},
+			source: "go.mod", setup: []string{"go build ./...", "go test -run '^$' ./... || true"}, verify: "go test -json ./...", programs: []string{"go"},
 			gaps: []string{"submodules are not checked out: what lies in them is missing (libs/z)", "files of Git LFS are only pointers: their content is not fetched (*.bin)"},
 		},
 		{name: "java", files: map[string]string{"pom.xml": ""}, gaps: []string{"pom.xml means Java with Maven, which is not detected"}},
@@ -271,9 +271,9 @@ func TestDetect(t *testing.T) {
 		files, setup []string
 		source, run  string
 	}{
-		{[]string{"go.mod"}, []string{"go build ./..."}, "go.mod", "go test -json ./..."},
-		{[]string{"go.mod", "go.sum"}, []string{"go mod download", "go build ./..."}, "go.mod", "go test -json ./..."},
-		{[]string{"go.work"}, []string{"go build $(go list -m -f '{{.Dir}}/...')"}, "go.work", "go test -json $(go list -m -f '{{.Dir}}/...')"},
+		{[]string{"go.mod"}, []string{"go build ./...", "go test -run '^$' ./... || true"}, "go.mod", "go test -json ./..."},
+		{[]string{"go.mod", "go.sum"}, []string{"go mod download", "go build ./...", "go test -run '^$' ./... || true"}, "go.mod", "go test -json ./..."},
+		{[]string{"go.work"}, []string{"go build $(go list -m -f '{{.Dir}}/...')", "go test -run '^$' $(go list -m -f '{{.Dir}}/...') || true"}, "go.work", "go test -json $(go list -m -f '{{.Dir}}/...')"},
 		{[]string{"Cargo.toml", "Cargo.lock"}, []string{"cargo fetch --locked", "cargo test --offline --no-run"}, "Cargo.toml", "cargo test --offline"},
 		{[]string{"package.json"}, nil, "package.json", "CI=true npm test"},
 		{[]string{"package.json", "package-lock.json"}, []string{"npm ci --no-audit --no-fund"}, "package.json", "CI=true npm test"},

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"inspect/checks/redact"
 	"inspect/envs/proc"
 	"inspect/envs/sandbox/dialer"
 )
@@ -253,14 +254,17 @@ var deltaType = []byte(`"message.part.delta"`)
 
 // event is one of the server's.
 type event struct {
-	Type       string `json:"type"`
-	Properties struct {
-		SessionID string   `json:"sessionID"`
-		Info      info     `json:"info"` // of a message or a conversation
-		Part      part     `json:"part"`
-		Status    status   `json:"status"`
-		Error     *problem `json:"error"`
-	} `json:"properties"`
+	Type       string     `json:"type"`
+	Properties properties `json:"properties"`
+}
+
+// properties are those of all events that count.
+type properties struct {
+	SessionID string   `json:"sessionID"`
+	Info      info     `json:"info"` // of a message or a conversation
+	Part      part     `json:"part"`
+	Status    status   `json:"status"`
+	Error     *problem `json:"error"`
 }
 
 // status is what a conversation does: "busy", "retry", or nothing.
@@ -291,6 +295,18 @@ type info struct {
 	Time      struct {
 		Completed int64 `json:"completed"`
 	} `json:"time"`
+}
+
+// bounded is the info with what the server, which any program in the sandbox
+// can stand in for, may say at length cut short.
+func (i info) bounded() info {
+	i.Role, i.ParentID, i.Finish = redact.Cut(i.Role, maxID), redact.Cut(i.ParentID, maxID), redact.Cut(i.Finish, maxID)
+	if i.Error != nil {
+		e := *i.Error
+		e.Name, e.Data.Message = redact.Cut(e.Name, maxID), redact.Cut(e.Data.Message, 4<<10)
+		i.Error = &e
+	}
+	return i
 }
 
 // summary is true for an answer that sums up; in a prompt it is an object.

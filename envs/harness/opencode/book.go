@@ -16,6 +16,10 @@ const (
 	maxCut = 2
 	// maxNonsense is how many answers in a row may be calls of nothing that exists.
 	maxNonsense = 12
+	// maxID bounds an id, in bytes; OpenCode's have some thirty. maxKnown bounds
+	// how many of a kind are remembered: what comes after is not told.
+	maxID    = 100
+	maxKnown = 20_000
 )
 
 // book is what is known of the conversation. It takes in events and messages,
@@ -56,7 +60,7 @@ func (b *book) hear(e event) {
 	p := e.Properties
 	switch e.Type {
 	case "session.created":
-		if b.ours[p.Info.ParentID] && p.Info.ID != "" {
+		if b.ours[p.Info.ParentID] && p.Info.ID != "" && len(p.Info.ID) <= maxID && len(b.ours) < maxKnown {
 			b.ours[p.Info.ID] = true
 		}
 	case "message.updated":
@@ -89,10 +93,13 @@ func (b *book) message(i info) {
 	}
 	m := b.messages[i.ID]
 	if m == nil {
+		if len(i.ID) > maxID || len(b.messages) >= maxKnown {
+			return
+		}
 		m = &entry{}
 		b.messages[i.ID] = m
 	}
-	m.info = i
+	m.info = i.bounded()
 	if i.SessionID == b.main && i.ID > b.current {
 		// An event may show more than there was when it happened; but all of an
 		// answer is told before the next one begins.
@@ -129,7 +136,7 @@ func unfinished(finish string) bool {
 
 func (b *book) part(p part) {
 	m := b.messages[p.MessageID]
-	if m == nil || b.told[p.ID] || p.ID == "" {
+	if m == nil || b.told[p.ID] || p.ID == "" || len(p.ID) > maxID || len(b.told) >= maxKnown {
 		return // of a prompt, or of a message that is read later
 	}
 	switch {
