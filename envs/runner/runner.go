@@ -187,6 +187,11 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 		return end(a.trouble(ctx, "sandbox", err))
 	}
 
+	// What the agent writes beside ours must not be in the way of this.
+	if err := a.timed(&times.Sync, func() error { return work.prepare(ctx) }); err != nil {
+		return end(a.trouble(ctx, wire.ReasonSync, err))
+	}
+
 	// The agent's own start takes longer than ours: it goes on beside it.
 	ag, err := a.boot(live, work)
 	if err != nil {

@@ -16,16 +16,13 @@ const workBranch = "inspect/work"
 // repository is git's directory in the clone.
 func (a *attempt) repository() string { return a.places().workspace + "/.git" }
 
-// sync brings the clone to the base commit on workBranch. What the snapshot
+// sync, in a sandbox that was prepared, brings the clone to the base commit on workBranch. What the snapshot
 // lacks comes from the read-only mirror, never from the network. Tracked files
 // are as committed afterwards, whatever setup made of them; files that are not
 // tracked stay.
 func (b *box) sync(ctx context.Context) error {
 	a := b.a
 	base := a.spec.BaseSHA
-	if err := b.prepare(ctx); err != nil {
-		return err
-	}
 	if err := b.have(ctx, base); err != nil {
 		return err
 	}

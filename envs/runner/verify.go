@@ -37,6 +37,9 @@ func (a *attempt) verify(ctx context.Context, t taken, times *wire.Times) (verif
 	if err := a.serveWays(ctx, b); err != nil {
 		return v, err
 	}
+	if err := b.prepare(ctx); err != nil {
+		return v, err
+	}
 	if err := b.sync(ctx); err != nil {
 		return v, err
 	}
