@@ -10,9 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -274,14 +276,18 @@ func (st *story) startServe(ctx context.Context) (stop func(), err error) {
 	return stop, nil
 }
 
-// freeAddress asks the kernel for a port nobody listens on.
+// freeAddress finds a port nobody listens on, below those the kernel gives to
+// whoever asks for any: one of these could be taken until serve listens.
 func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	var err error
+	for range 50 {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(15_000+rand.IntN(15_000)))
+		var l net.Listener
+		if l, err = net.Listen("tcp", addr); err == nil {
+			return addr, l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return "", err
 }
 
 // goRoot is where the Go toolchain lies that the repository's tests need.
