@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"inspect/envs/harness"
+	"inspect/envs/harness/harnesstest"
 	"inspect/envs/wire"
+	"inspect/fixtures/harnesses"
 	"inspect/fixtures/modeld"
 )
 
@@ -29,8 +31,13 @@ func BenchmarkBoot(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		begun := time.Now()
-		r := bootIn(b, newBox(b, door(b, m), map[string]string{"a": "1"}), m, wire.APIChat)
+		var begun time.Time
+		fill := harnesstest.Repository(b, map[string]string{"a": "1"})
+		box := harnesstest.NewBox(b, harnesses.Path(b, "opencode"), door(b, m), func(dir string) {
+			fill(dir)
+			begun = time.Now()
+		})
+		r := bootIn(b, box, m, wire.APIChat)
 		<-r.Ready()
 		ready += time.Since(begun).Seconds()
 		f := strings.Fields(r.sh(b, `p=$(pgrep -x opencode); echo $(cut -d')' -f2 /proc/$p/stat) ; cut -d')' -f2 /proc/$p/task/$p/stat; grep VmRSS /proc/$p/status`))

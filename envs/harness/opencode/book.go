@@ -269,7 +269,7 @@ func (p *problem) words() string {
 }
 
 // plain takes the words out of an error that is passed on as JSON, and leaves
-// out what the program's runtime says to its programmers.
+// out what is meant for the program's authors.
 func plain(s string) string {
 	var e struct {
 		Message string `json:"message"`
@@ -278,5 +278,6 @@ func plain(s string) string {
 		s = e.Message
 	}
 	s, _, _ = strings.Cut(s, " For more information, pass `verbose")
+	s, _, _ = strings.Cut(s, "\n    at ")
 	return s
 }

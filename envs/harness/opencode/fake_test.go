@@ -48,6 +48,9 @@ func fakeServe() int {
 	case how == "fails":
 		fmt.Fprintln(os.Stderr, "broken")
 		return 7
+	case how == "picky" && os.Getenv("BUN_JSC_useConcurrentGC") != "":
+		fmt.Fprintln(os.Stderr, "error: invalid JSC environment variable\n\n    BUN_JSC_useConcurrentGC=0")
+		return 1
 	case how == "taken" && starts < 3:
 		fmt.Fprintln(os.Stderr, "ServeError")
 		return 1
@@ -291,6 +294,7 @@ func TestOddServers(t *testing.T) {
 	}{
 		"works":   {nil, true, "", "Done.\n", ""},
 		"taken":   {nil, true, "", "Done.\n", ""},
+		"picky":   {nil, true, "", "Done.\n", ""},
 		"breaks":  {nil, true, "", "Done.\n", ""},
 		"misses":  {nil, true, "", "Not on the stream.\nOn the stream.\n", ""},
 		"loses":   {fast, true, "", "Done.\n", ""},

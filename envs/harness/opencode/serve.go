@@ -68,8 +68,9 @@ type server struct {
 	err  error
 	said *proc.Tail
 
-	wg     sync.WaitGroup // listener
-	quit   context.CancelFunc
+	wg     sync.WaitGroup // listener and primer
+	life   context.Context
+	quit   context.CancelFunc // ends life
 	redial chan struct{}
 }
 
@@ -82,6 +83,7 @@ type starter struct {
 	in       harness.Input
 	clock    proc.Clock
 	password string
+	untuned  bool // this one's runtime has other options than those we know
 }
 
 func (s *starter) home() string { return path.Join(s.in.Home, ".inspect", "opencode") }
@@ -92,7 +94,12 @@ func (s *starter) start(life, ctx context.Context, again bool) (*server, error) 
 	for try := 1; ; try++ {
 		srv, err := s.try(life, ctx, again)
 		var boot *bootError
-		if errors.As(err, &boot) && try < portTries && taken(boot.words) {
+		switch {
+		case !errors.As(err, &boot) || try == portTries:
+		case taken(boot.words):
+			continue
+		case !s.untuned && strings.Contains(boot.words, "BUN_JSC_"):
+			s.untuned = true
 			continue
 		}
 		return srv, err
@@ -111,9 +118,13 @@ func (s *starter) try(life, ctx context.Context, again bool) (*server, error) {
 		api:  newAPI(s.sb, s.clock, port, s.password, s.in.Dir),
 		stop: stop, over: make(chan struct{}), said: &proc.Tail{N: 2 << 10}, redial: make(chan struct{}, 1),
 	}
-	how := "fresh"
+	srv.life, srv.quit = context.WithCancel(life)
+	how, tuned := "fresh", "tuned"
 	if again {
 		how = "again"
+	}
+	if s.untuned {
+		tuned = "untuned"
 	}
 	heard := &listening{yes: make(chan struct{})}
 	env := append(dialog.Environment(s.in), "OPENCODE_SERVER_PASSWORD="+s.password)
@@ -122,7 +133,7 @@ func (s *starter) try(life, ctx context.Context, again bool) (*server, error) {
 		srv.exit, srv.err = s.sb.Run(run, stream.Exec{
 			Argv: []string{
 				"sh", "-c", launchScript, "sh", s.home(), how, strconv.Itoa(port),
-				config(s.in, s.home()), guardScript, shellScript,
+				config(s.in, s.home()), guardScript, shellScript, tuned,
 			},
 			Env: env, Dir: s.in.Home, Stdout: heard, Stderr: srv.said, Grace: stopGrace,
 		})
@@ -132,6 +143,7 @@ func (s *starter) try(life, ctx context.Context, again bool) (*server, error) {
 	select {
 	case <-heard.yes:
 	case <-srv.over:
+		srv.end()
 		return nil, srv.ended()
 	case <-ctx.Done():
 		srv.end()
@@ -141,6 +153,7 @@ func (s *starter) try(life, ctx context.Context, again bool) (*server, error) {
 		select {
 		case <-s.clock.After(pollEvery):
 		case <-srv.over:
+			srv.end()
 			return nil, srv.ended()
 		case <-ctx.Done():
 			srv.end()
@@ -161,24 +174,26 @@ func (s *starter) late(ctx context.Context) error {
 var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
 // prime has OpenCode load all it needs for a turn, by one that costs nothing:
-// the gateway answers it itself. That it fails is no matter.
+// the gateway answers it itself. That it fails is no matter. What is left of it
+// is cleared away later.
 func (srv *server) prime(ctx context.Context) {
 	id, err := srv.create(ctx, bootTime, "ready")
 	if err != nil {
 		return
 	}
-	if err := srv.ask(ctx, primeTime, id, wire.ReadyModel, "Say ok."); err != nil {
-		_ = srv.abort(ctx, id)
-	}
-	_ = srv.remove(ctx, id)
+	failed := srv.ask(ctx, primeTime, id, wire.ReadyModel, "Say ok.") != nil
+	srv.wg.Go(func() {
+		if failed {
+			_ = srv.abort(srv.life, id)
+		}
+		_ = srv.remove(srv.life, id)
+	})
 }
 
 // end stops the server and waits for that.
 func (srv *server) end() {
-	if srv.quit != nil {
-		srv.quit()
-		srv.wg.Wait()
-	}
+	srv.quit()
+	srv.wg.Wait()
 	srv.api.close()
 	srv.stop(errStopped)
 	<-srv.over
@@ -208,9 +223,8 @@ func (srv *server) ended() error {
 
 // tune sends the server's events to out until the server is ended; a nil one
 // says that a stream begins, and that some may have been missed before it.
-func (srv *server) tune(life context.Context, out chan<- *event) {
-	ctx, quit := context.WithCancel(life)
-	srv.quit = quit
+func (srv *server) tune(out chan<- *event) {
+	ctx := srv.life
 	send := func(e *event) {
 		select {
 		case out <- e:

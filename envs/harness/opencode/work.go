@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"sync"
 	"time"
 
 	"inspect/envs/harness"
@@ -74,19 +75,28 @@ func (w *worker) work(life, going context.Context) error {
 		return err
 	}
 	defer func() { w.srv.end() }()
-	w.srv.prime(going)
-	if err := context.Cause(going); err != nil {
-		return err
+	// Both at once: what one waits for is time for the other.
+	var priming sync.WaitGroup
+	priming.Go(func() { w.srv.prime(going) })
+	w.id, err = w.srv.create(going, bootTime, "Inspect")
+	priming.Wait()
+	if err == nil {
+		w.book = newBook(w.tell, w.id)
+		w.markReady()
+		err = w.tune(going)
 	}
-	if w.id, err = w.srv.create(going, bootTime, "Inspect"); err != nil {
-		return &bootError{err.Error()}
+	if cause := context.Cause(going); cause != nil {
+		return cause
 	}
-	w.book = newBook(w.tell, w.id)
+	if err != nil {
+		select {
+		case <-w.srv.over:
+			return w.srv.ended()
+		default:
+			return &bootError{err.Error()}
+		}
+	}
 	w.heard, w.alive = w.clock.Now(), w.clock.Now()
-	if err := w.tune(life, going); err != nil {
-		return err
-	}
-	w.markReady()
 	err = w.loop(life, going)
 	if len(w.posted) > 0 && !errors.Is(err, stream.ErrEnded) && context.Cause(life) == nil {
 		w.windUp(life, err != nil)
@@ -95,8 +105,8 @@ func (w *worker) work(life, going context.Context) error {
 }
 
 // tune has the events come, and waits for their begin.
-func (w *worker) tune(life, going context.Context) error {
-	w.srv.tune(life, w.events)
+func (w *worker) tune(going context.Context) error {
+	w.srv.tune(w.events)
 	late := w.clock.After(callTime)
 	for {
 		select {
@@ -107,7 +117,7 @@ func (w *worker) tune(life, going context.Context) error {
 		case <-w.srv.over:
 			return nil // the loop sees to it
 		case <-late:
-			return &bootError{"it tells nothing"}
+			return errors.New("it tells nothing")
 		case <-going.Done():
 			return context.Cause(going)
 		}
@@ -420,11 +430,10 @@ func (w *worker) restart(life, ctx context.Context) (over bool, err error) {
 	w.tell.Note(words + "; it is started again.")
 	srv, err := w.start.start(life, ctx, true)
 	if err != nil {
-		w.srv = &server{api: w.srv.api, stop: func(error) {}, over: w.srv.over}
 		return false, err
 	}
 	w.srv = srv
-	if err := w.tune(life, ctx); err != nil {
+	if err := w.tune(ctx); err != nil {
 		return false, err
 	}
 	w.heard, w.alive = w.clock.Now(), w.clock.Now()
