@@ -78,8 +78,8 @@ func (s *Scheduler) refresh(ctx context.Context, q *storage.Queries, env storage
 	work := wire.RefreshWork{
 		Snapshot: snap.ID, Environment: env.ID, Generation: int(snap.Generation),
 		Remote: wire.Remote{RepositoryID: repo.ID, URL: s.o.CloneURL(repo), Branch: branch},
-		Commit: commit, ConfigDigest: env.ConfigDigest, Setup: sp.Setup,
-		Services: wireServices(sp.Services), Load: sp.Data.Load, Egress: sp.Egress,
+		Commit: commit, ConfigDigest: env.ConfigDigest, Setup: wireSteps(sp.Setup),
+		Services: wireServices(sp.Services), Load: wireSteps(sp.Data.Load), Egress: sp.Egress, Inject: wireInject(sp.Inject),
 		Limits: wireLimits(sp.Limits), Timeout: s.times.Refresh,
 	}
 	return s.addWork(ctx, q, node.Name, wire.WorkRefresh, "refresh:"+snap.ID, wire.Work{Refresh: &work})
@@ -117,6 +117,27 @@ func wireLimits(l spec.Limits) wire.Limits {
 		CPU: l.CPU, MemoryBytes: l.MemoryBytes, Pids: l.Pids, DiskBytes: l.DiskBytes,
 		Timeout: l.Timeout, OutputBytes: outputBytes,
 	}
+}
+
+func wireSteps(steps []spec.Step) (out []wire.Step) {
+	for _, s := range steps {
+		out = append(out, wire.Step(s))
+	}
+	return out
+}
+
+func wireInject(list []spec.Injection) (out []wire.Injection) {
+	for _, i := range list {
+		out = append(out, wire.Injection(i))
+	}
+	return out
+}
+
+func wireServices(list []spec.Service) (out []wire.Service) {
+	for _, v := range list {
+		out = append(out, wire.Service(v))
+	}
+	return out
 }
 
 // outputBytes is what is kept of one command's output.

@@ -152,12 +152,3 @@ func (s *Scheduler) SettleLost(ctx context.Context) error {
 		}
 	}
 }
-
-// wireServices are a spec's services as nodes and runners get them.
-func wireServices(list []spec.Service) []wire.Service {
-	var out []wire.Service
-	for _, v := range list {
-		out = append(out, wire.Service{Name: v.Name, Command: v.Command, Ready: v.Ready, Stop: v.Stop, Port: v.Port})
-	}
-	return out
-}

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -29,13 +30,13 @@ func TestNodesWorkIsLeased(t *testing.T) {
 		t.Fatalf("a token without work: %v", err)
 	}
 	rich := func(n *NewSession) {
-		n.Spec.Egress, n.Spec.Data.Load = []string{"go"}, []string{"psql -f seed.sql"}
+		n.Spec.Egress, n.Spec.Data.Load = []string{"go"}, spec.Steps("psql -f seed.sql")
 		n.Spec.Services = []spec.Service{{Name: "postgres", Command: "postgres", Ready: "pg_isready", Stop: "pg_ctl stop", Port: 5432}}
 	}
 	sess := w.create(s, rich)
 	first := w.work(s, wire.WorkRefresh)
 	r := first.Refresh
-	if want := []wire.Service{{Name: "postgres", Command: "postgres", Ready: "pg_isready", Stop: "pg_ctl stop", Port: 5432}}; !slices.Equal(r.Services, want) || !slices.Equal(r.Egress, []string{"go"}) || !slices.Equal(r.Load, []string{"psql -f seed.sql"}) {
+	if want := []wire.Service{{Name: "postgres", Command: "postgres", Ready: "pg_isready", Stop: "pg_ctl stop", Port: 5432}}; !reflect.DeepEqual(r.Services, want) || !slices.Equal(r.Egress, []string{"go"}) || !reflect.DeepEqual(r.Load, []wire.Step{{Run: "psql -f seed.sql"}}) {
 		t.Fatalf("services %+v, egress %v, load %v", r.Services, r.Egress, r.Load)
 	}
 	if r.Remote.URL != "https://git.example/octocat/hello.git" || r.Commit != baseSHA || len(r.Setup) != 1 || r.Generation != 1 || r.Timeout != 30*time.Minute {
@@ -248,7 +249,7 @@ func TestEnvironmentsAreSharedByDigest(t *testing.T) {
 	b := a
 	b.Limits.Timeout = time.Minute
 	c := a
-	c.Setup = []string{"make"}
+	c.Setup = spec.Steps("make")
 	if first, second := ensure(a), ensure(a); first != second || ensure(a) != ensure(b) || ensure(a) == ensure(c) || !strings.HasPrefix(ensure(a), "env-42-") {
 		t.Fatal("environments are told apart by the wrong things")
 	}

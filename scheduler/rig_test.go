@@ -96,7 +96,7 @@ func (w *world) nodeAlive(s *Scheduler) {
 func testSpec() spec.Spec {
 	sp := spec.Default()
 	sp.Harness = spec.Harness{Kind: "command", Command: "scripted", Label: "scripted"}
-	sp.Setup = []string{"go build ./..."}
+	sp.Setup = spec.Steps("go build ./...")
 	sp.Verify = []spec.Verify{{Name: "unit", Run: "go test ./...", Report: spec.ReportExit}}
 	return sp
 }

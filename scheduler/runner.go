@@ -82,7 +82,7 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 		Repository: repo.Owner + "/" + repo.Name, RepositoryID: repo.ID,
 		BaseBranch: sess.BaseBranch, BaseSHA: sess.BaseSha,
 		SnapshotID: snap.ID, SnapshotCommit: snap.CommitSha, Environment: sess.EnvironmentID,
-		Prompt: sess.Prompt, InstructionsSHA: sess.InstructionsSha, Harness: wire.Harness{Kind: sp.Harness.Kind, Label: sp.Harness.Name()}, Setup: sp.Setup, Limits: wireLimits(sp.Limits),
+		Prompt: sess.Prompt, InstructionsSHA: sess.InstructionsSha, Harness: wire.Harness{Kind: sp.Harness.Kind, Label: sp.Harness.Name()}, Setup: wireSteps(sp.Setup), Limits: wireLimits(sp.Limits),
 		AuthorName: s.o.AuthorName, AuthorEmail: s.o.AuthorEmail,
 		WorkDeadline: a.WorkDeadline, EndDeadline: a.Deadline,
 	}
@@ -94,9 +94,9 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 			return wire.Spec{}, refuse(codeBadRequest, "%v", err)
 		}
 	}
-	out.Services, out.Egress = wireServices(sp.Services), sp.DeclaredEgress()
+	out.Services, out.Egress, out.Inject = wireServices(sp.Services), sp.DeclaredEgress(), wireInject(sp.Inject)
 	for _, v := range sp.Verify {
-		out.Verify = append(out.Verify, wire.Verify{Name: v.Name, Run: v.Run, Report: v.Report})
+		out.Verify = append(out.Verify, wire.Verify(v))
 	}
 	b, err := q.LastBundleBefore(ctx, storage.LastBundleBeforeParams{SessionID: sess.ID, Generation: a.Generation})
 	if err == nil {

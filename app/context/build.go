@@ -64,7 +64,7 @@ type Service struct {
 
 // PlaceOf is the place that an environment's spec describes.
 func PlaceOf(s spec.Spec) Place {
-	p := Place{Setup: s.Setup, Egress: s.DeclaredEgress(), Timeout: s.Limits.Timeout}
+	p := Place{Setup: spec.Lines(s.Setup), Egress: s.DeclaredEgress(), Timeout: s.Limits.Timeout}
 	if s.Harness.Model != "" {
 		p.Budget = s.Limits.Budget.String()
 	}

@@ -81,7 +81,7 @@ func TestKeepWhatWasUsed(t *testing.T) {
 		s.State = scheduler.OverBudget
 		sp.Harness = spec.Harness{Kind: spec.HarnessOpenCode, Model: "anthropic/claude-sonnet"}
 		sp.Egress = []string{"go", "*.internal.example:443"}
-		sp.Setup = []string{"go mod download", "go build ./..."}
+		sp.Setup = spec.Steps("go mod download", "go build ./...")
 		sp.Services = []spec.Service{{Name: "postgres", Command: "postgres"}, {Name: "redis", Command: "redis-server"}}
 		sp.Data.Provenance = "synthetic"
 		o.Kind, o.Reason, o.Results = wire.OutcomeOverBudget, scheduler.ReasonBudget, nil

@@ -132,6 +132,13 @@ func (c *control) gitToken(ctx context.Context, repository int64) (t wire.GitTok
 	return t, err
 }
 
+// secrets asks for the secrets that a work item's environment names.
+func (c *control) secrets(ctx context.Context, work int64, names []string) (map[string]string, error) {
+	var reply wire.SecretsReply
+	err := c.do(ctx, "POST", "/work/"+strconv.FormatInt(work, 10)+"/secrets", wire.SecretsRequest{Names: names}, &reply, callTimeout)
+	return reply.Values, err
+}
+
 func (c *control) state(ctx context.Context, s wire.NodeState) error {
 	return c.do(ctx, "POST", "/state", s, nil, callTimeout)
 }

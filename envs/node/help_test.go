@@ -211,7 +211,7 @@ func (w *world) refreshWork(id int64, snapshotID string, setup ...string) wire.W
 	return wire.Work{ID: id, Kind: wire.WorkRefresh, Refresh: &wire.RefreshWork{
 		Snapshot: snapshotID, Environment: "env-1", Generation: int(id),
 		Remote: wire.Remote{RepositoryID: repository, URL: w.git.srv.URL + "/octocat/hello.git", Branch: "main"},
-		Commit: w.git.head(), ConfigDigest: "digest", Setup: setup,
+		Commit: w.git.head(), ConfigDigest: "digest", Setup: steps(setup),
 		Limits:  wire.Limits{CPU: 2, MemoryBytes: 1 << 30, Pids: 256, DiskBytes: 1 << 30},
 		Timeout: time.Minute,
 	}}
@@ -504,4 +504,11 @@ type nodeOptions = node.Options
 func dialSandbox(ctx context.Context, socket, grant string) (*stream.Client, <-chan wire.SandboxEnd, error) {
 	r, err := dial.Sandbox(ctx, socket, grant)
 	return r.Client, r.Ends, err
+}
+
+func steps(lines []string) (out []wire.Step) {
+	for _, l := range lines {
+		out = append(out, wire.Step{Run: l})
+	}
+	return out
 }

@@ -93,7 +93,10 @@ func (n *Node) checkRefresh(w wire.RefreshWork) error {
 	case len(w.Egress) > maxEgress:
 		return fmt.Errorf("it has %d entries of egress, at most %d are allowed", len(w.Egress), maxEgress)
 	}
-	lines := append(slices.Clone(w.Setup), w.Load...)
+	var lines []string
+	for _, s := range slices.Concat(w.Setup, w.Load) {
+		lines = append(lines, s.Run)
+	}
 	for _, svc := range w.Services {
 		if !servicePattern.MatchString(svc.Name) || svc.Command == "" || svc.Port < 0 || svc.Port > 65535 {
 			return fmt.Errorf("a service has no proper name, command or port: %q", redact.Cut(svc.Name, 60))

@@ -87,11 +87,11 @@ func TestServicesOfAnEnvironment(t *testing.T) {
 	w.start()
 	work := w.refreshWork(1, "snap-1", "initdb -D /var/lib/pg -A trust --no-sync --locale=C -E UTF8 >/dev/null")
 	work.Refresh.Services = threeServices()
-	work.Refresh.Load = []string{
+	work.Refresh.Load = steps([]string{
 		`psql -qh 127.0.0.1 postgres -c "create table t as select generate_series(1, 1000) as n"`,
 		`redis-cli set word snapshot`,
 		rabbit + "add_vhost kept",
-	}
+	})
 	work.Refresh.Timeout = 3 * time.Minute
 	work.Refresh.Limits.Pids = 512
 	w.plane.give(work)
@@ -202,7 +202,7 @@ func TestRefreshWithServicesThatFail(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			work := w.refreshWork(1, "snap-x")
-			work.Refresh.Services, work.Refresh.Load = c.services, c.load
+			work.Refresh.Services, work.Refresh.Load = c.services, steps(c.load)
 			w.plane.give(work)
 			select {
 			case r := <-w.plane.results:

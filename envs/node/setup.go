@@ -55,7 +55,8 @@ func (r *refresher) checkout(ctx context.Context, c *stream.Client) error {
 // setup runs the repository's setup commands one after the other. Where there
 // are services it makes what they need, with their own programs.
 func (r *refresher) setup(ctx context.Context, c *stream.Client) error {
-	for i, line := range r.w.Setup {
+	for i, step := range r.w.Setup {
+		line := step.Run
 		what := fmt.Sprintf("setup command %d of %d", i+1, len(r.w.Setup))
 		argv := []string{"sh", "-c", line}
 		if len(r.w.Services) > 0 {
@@ -120,7 +121,8 @@ func (r *refresher) data(ctx context.Context, c *stream.Client) error {
 }
 
 func (r *refresher) load(ctx context.Context, c *stream.Client) error {
-	for i, line := range r.w.Load {
+	for i, step := range r.w.Load {
+		line := step.Run
 		what := fmt.Sprintf("loading data, line %d of %d,", i+1, len(r.w.Load))
 		if err := r.command(ctx, c, what, line, stream.Exec{Argv: services.Shell(line)}); err != nil {
 			return err

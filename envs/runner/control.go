@@ -297,6 +297,17 @@ func (c *control) spec(ctx context.Context) (wire.Spec, error) {
 	return s, nil
 }
 
+// secrets asks for the secrets that the session's environment names. Their
+// values are taken out of every text from here on.
+func (c *control) secrets(ctx context.Context, names []string) (map[string]string, error) {
+	var reply wire.SecretsReply
+	err := c.do(ctx, request{method: "POST", path: "secrets", body: wire.SecretsRequest{Names: names}, reply: &reply})
+	for _, v := range reply.Values {
+		c.red.Add(v)
+	}
+	return reply.Values, err
+}
+
 // sendEvents sends raw events, which are JSON already.
 func (c *control) sendEvents(ctx context.Context, events []json.RawMessage) (acked int64, err error) {
 	var reply wire.EventsReply

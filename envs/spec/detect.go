@@ -119,7 +119,7 @@ func (g *guess) tests(line, report string) {
 
 func (g *guess) spec() Spec {
 	s := Default()
-	s.Setup, s.Verify, s.Egress = g.setup, g.verify, g.egress
+	s.Setup, s.Verify, s.Egress = Steps(g.setup...), g.verify, g.egress
 	s.EgressGuessed = len(g.egress) > 0
 	return s
 }

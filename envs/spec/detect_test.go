@@ -246,7 +246,7 @@ func TestDetectFiles(t *testing.T) {
 				t.Errorf("source %q, want %q", got.Source, want)
 			}
 			for _, d := range []string{
-				cmp.Diff(c.setup, got.Spec.Setup), cmp.Diff(c.egress, got.Spec.Egress), cmp.Diff(c.programs, got.Programs),
+				cmp.Diff(c.setup, Lines(got.Spec.Setup)), cmp.Diff(c.egress, got.Spec.Egress), cmp.Diff(c.programs, got.Programs),
 				cmp.Diff(c.verify, got.Spec.Verify[0].Run),
 			} {
 				if d != "" {
@@ -284,7 +284,7 @@ func TestDetect(t *testing.T) {
 		if !ok || source != "detected from "+c.source || s.Verify[0].Run != c.run {
 			t.Errorf("%s: %q %v %v", c.files, source, ok, s.Verify)
 		}
-		if d := cmp.Diff(c.setup, s.Setup); d != "" {
+		if d := cmp.Diff(c.setup, Lines(s.Setup)); d != "" {
 			t.Errorf("%s: %s", c.files, d)
 		}
 	}
@@ -341,7 +341,7 @@ func FuzzDetect(f *testing.F) {
 			}
 		}
 		for _, line := range d.Spec.Setup {
-			if strings.ContainsAny(line, "\n\x00") {
+			if strings.ContainsAny(line.Run, "\n\x00") {
 				t.Fatalf("setup %q", line)
 			}
 		}

@@ -261,9 +261,15 @@ func (v *validator) crossCheck(root *yaml.Node) {
 	if list := child(root, "egress"); list != nil && list.Kind == yaml.SequenceNode {
 		seen := map[string]bool{}
 		for i, n := range list.Content {
-			entry := strings.ToLower(n.Value)
-			if n.Kind == yaml.ScalarNode && seen[entry] {
-				v.add(n, fmt.Sprintf("egress[%d]", i), "expected each entry once", strconv.Quote(cut(n.Value, 60)))
+			name := n
+			if n.Kind == yaml.MappingNode {
+				if name = child(n, "host"); name == nil {
+					continue
+				}
+			}
+			entry := strings.ToLower(name.Value)
+			if name.Kind == yaml.ScalarNode && seen[entry] {
+				v.add(n, fmt.Sprintf("egress[%d]", i), "expected each entry once", strconv.Quote(cut(name.Value, 60)))
 			}
 			seen[entry] = true
 		}
@@ -273,10 +279,10 @@ func (v *validator) crossCheck(root *yaml.Node) {
 // build fills a Spec from a tree that has been validated.
 func build(root *yaml.Node) Spec {
 	s := Default()
-	texts(child(root, "setup"), &s.Setup)
+	s.Setup = steps(child(root, "setup"))
 	data := child(root, "data")
 	text(child(data, "provenance"), &s.Data.Provenance)
-	texts(child(data, "load"), &s.Data.Load)
+	s.Data.Load = steps(child(data, "load"))
 	if n := child(root, "services"); n != nil {
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			svc := Service{Name: n.Content[i].Value}
@@ -284,12 +290,25 @@ func build(root *yaml.Node) Spec {
 			text(child(n.Content[i+1], "ready"), &svc.Ready)
 			text(child(n.Content[i+1], "stop"), &svc.Stop)
 			number(child(n.Content[i+1], "port"), &svc.Port)
+			texts(child(n.Content[i+1], "secrets"), &svc.Secrets)
 			s.Services = append(s.Services, svc)
 		}
 	}
-	texts(child(root, "egress"), &s.Egress)
-	for i, e := range s.Egress {
-		s.Egress[i] = strings.ToLower(e)
+	if n := child(root, "egress"); n != nil {
+		s.Egress = nil
+		for _, c := range n.Content {
+			host := c.Value
+			if c.Kind == yaml.MappingNode {
+				in := Injection{Header: "Authorization"}
+				text(child(c, "host"), &in.Host)
+				text(child(c, "header_from"), &in.Secret)
+				text(child(c, "header"), &in.Header)
+				in.Host = strings.ToLower(in.Host)
+				host = in.Host
+				s.Inject = append(s.Inject, in)
+			}
+			s.Egress = append(s.Egress, strings.ToLower(host))
+		}
 	}
 	if n := child(root, "verify"); n != nil {
 		for _, item := range n.Content {
@@ -297,6 +316,7 @@ func build(root *yaml.Node) Spec {
 			text(child(item, "name"), &c.Name)
 			text(child(item, "run"), &c.Run)
 			text(child(item, "report"), &c.Report)
+			texts(child(item, "secrets"), &c.Secrets)
 			s.Verify = append(s.Verify, c)
 		}
 	}
@@ -346,6 +366,20 @@ func texts(n *yaml.Node, into *[]string) {
 	for _, c := range n.Content {
 		*into = append(*into, c.Value)
 	}
+}
+
+// steps reads a list of lines and of maps with run and secrets.
+func steps(n *yaml.Node) (out []Step) {
+	if n == nil {
+		return nil
+	}
+	for _, c := range n.Content {
+		s := Step{Run: c.Value}
+		text(child(c, "run"), &s.Run)
+		texts(child(c, "secrets"), &s.Secrets)
+		out = append(out, s)
+	}
+	return out
 }
 
 func number[N int | int64](n *yaml.Node, into *N) {

@@ -49,24 +49,35 @@ type field struct {
 
 func schema() field {
 	line := field{kind: kindText, help: "a shell line", check: notBlank}
+	secret := field{kind: kindText, help: "the name of a secret: upper-case letters, digits and '_'", max: 64, check: secretName.MatchString, problem: secretProblem}
+	secrets := field{kind: kindList, help: "a list of names of secrets", max: 20, item: &secret}
+	step := field{kind: kindAny, help: "a shell line or a map with run and secrets", variants: []field{
+		line,
+		{kind: kindMap, help: "a map with run and secrets", fields: map[string]field{
+			"run":     {kind: kindText, help: "a shell line", check: notBlank, required: true},
+			"secrets": secrets,
+		}},
+	}}
 	host := field{kind: kindText, help: egressHelp, examples: ecosystems, max: 300, problem: func(s string) string { return EgressProblem(strings.ToLower(s)) }}
 	return field{kind: kindMap, help: "a map", fields: map[string]field{
 		"version": {kind: kindInt, help: "the number 1", only: []string{"1"}, required: true},
 		"image":   {kind: kindText, help: "an image by digest (name@sha256:…)", check: regexp.MustCompile(`@sha256:[0-9a-f]{64}$`).MatchString, later: true},
-		"setup":   {kind: kindList, help: "a list of shell lines", item: &line, max: 50},
+		"setup":   {kind: kindList, help: "a list of shell lines", item: &step, max: 50},
 		"data": {kind: kindMap, help: "a map", fields: map[string]field{
 			"provenance": {kind: kindText, help: "synthetic, scrubbed or production", only: []string{"synthetic", "scrubbed", "production"}, required: true},
-			"load":       {kind: kindList, help: "a list of shell lines", item: &line, max: 50},
+			"load":       {kind: kindList, help: "a list of shell lines", item: &step, max: 50},
 		}},
 		"services": {kind: kindMap, help: "a map of services", max: 20, anyKey: &field{kind: kindMap, help: "a map with command", fields: map[string]field{
 			"command": {kind: kindText, help: "a shell line that stays in the foreground", check: notBlank, required: true},
 			"ready":   {kind: kindText, help: "a shell line or an http:// address", check: notBlank, problem: readyProblem},
 			"stop":    {kind: kindText, help: "a shell line", check: notBlank},
 			"port":    {kind: kindInt, help: "a port from 1 to 65535", check: between(1, 65535), problem: portProblem},
+			"secrets": secrets,
 		}}},
 		"verify": {kind: kindList, help: "a list of commands", max: 50, item: &field{kind: kindMap, help: "a map with name and run", fields: map[string]field{
 			"name":       {kind: kindText, help: "a name of letters, digits, '-', '_', '.', at most 40", check: regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$`).MatchString, required: true},
 			"run":        {kind: kindText, help: "a shell line", check: notBlank},
+			"secrets":    secrets,
 			"report":     {kind: kindText, help: "exit, gotest or junit:<glob>", check: regexp.MustCompile(`^(exit|gotest|junit:.+)$`).MatchString, laterIf: func(s string) bool { return strings.HasPrefix(s, "junit:") }},
 			"screenshot": {kind: kindText, help: "an http:// address", check: regexp.MustCompile(`^https?://`).MatchString, later: true},
 			"viewport":   {kind: kindText, help: "a size like 1280x800", check: regexp.MustCompile(`^[1-9][0-9]{1,3}x[1-9][0-9]{1,3}$`).MatchString, later: true},
@@ -89,9 +100,10 @@ func schema() field {
 		}},
 		"egress": {kind: kindList, help: "a list of hosts and ecosystems", max: 200, item: &field{kind: kindAny, help: "a host or a map with host and header_from", variants: []field{
 			host,
-			{kind: kindMap, help: "a map with host and header_from", later: true, fields: map[string]field{
-				"host":        {kind: kindText, help: host.help, problem: host.problem, max: host.max, required: true},
-				"header_from": {kind: kindText, help: "the name of a secret", check: regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`).MatchString, required: true},
+			{kind: kindMap, help: "a map with host and header_from", fields: map[string]field{
+				"host":        {kind: kindText, help: "one host like npm.internal.example", problem: injectHostProblem, max: host.max, required: true},
+				"header_from": withRequired(secret),
+				"header":      {kind: kindText, help: "the name of a header, by default Authorization", max: 64, check: headerName.MatchString, problem: headerProblem},
 			}},
 		}}},
 		"harness": {kind: kindMap, help: "a map", fields: map[string]field{
@@ -119,6 +131,46 @@ func schema() field {
 		}},
 	}}
 }
+
+var secretName = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,63}$`)
+
+// IsSecretName tells whether a secret can be called s.
+func IsSecretName(s string) bool { return secretName.MatchString(s) && secretProblem(s) == "" }
+
+// secretProblem refuses names that mean something to the programs of a step.
+func secretProblem(s string) string {
+	switch {
+	case slices.Contains([]string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "IFS", "ENV", "PWD", "NODE_OPTIONS", "JDK_JAVA_OPTIONS"}, s),
+		strings.HasPrefix(s, "LD_"), strings.HasPrefix(s, "INSPECT_"), strings.HasPrefix(s, "GIT_"), strings.HasSuffix(s, "_PROXY"):
+		return "expected another name: this one means something to programs"
+	}
+	return ""
+}
+
+// injectHostProblem refuses what is not one host: a credential never goes to
+// whatever matches a pattern.
+func injectHostProblem(s string) string {
+	if IsEcosystem(strings.ToLower(s)) || strings.ContainsAny(s, "*?[{") {
+		return "expected one host like npm.internal.example: a credential is not added for patterns and ecosystems"
+	}
+	return EgressProblem(strings.ToLower(s))
+}
+
+var headerName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,63}$`)
+
+// headerProblem refuses headers that steer a connection or say where it goes.
+func headerProblem(s string) string {
+	switch strings.ToLower(s) {
+	case "host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade", "keep-alive", "expect", "cookie":
+		return "expected a header that holds a credential"
+	}
+	if l := strings.ToLower(s); strings.HasPrefix(l, "proxy-") || strings.HasPrefix(l, "x-forwarded-") || strings.HasPrefix(l, "x-upstream-") {
+		return "expected a header that holds a credential"
+	}
+	return ""
+}
+
+func withRequired(f field) field { f.required = true; return f }
 
 // plainPattern accepts patterns that match in a bounded time: alternatives in
 // braces multiply, and so do wildcards.

@@ -19,19 +19,78 @@ const FileName = ".inspect.yml"
 // with each session, so that a later change of the file changes nothing that runs.
 type Spec struct {
 	Version  int       `json:"version"`
-	Setup    []string  `json:"setup,omitempty"`
+	Setup    []Step    `json:"setup,omitempty"`
 	Data     Data      `json:"data,omitzero"`
 	Services []Service `json:"services,omitempty"` // in the order of the file, which is the order they start in
 	Egress   []string  `json:"egress,omitempty"`   // ecosystems or hosts in lower case, "npm", "*.internal.example:443"
 	// EgressGuessed says that nobody declared Egress: it was guessed from the
 	// repository's files so that setup can fetch what they name, and is for
 	// setup alone.
-	EgressGuessed bool     `json:"egress_guessed,omitempty"`
-	Verify        []Verify `json:"verify,omitempty"`
-	Limits        Limits   `json:"limits"`
-	Harness       Harness  `json:"harness"`
-	Publish       Publish  `json:"publish"`
-	Triggers      Triggers `json:"triggers"`
+	EgressGuessed bool `json:"egress_guessed,omitempty"`
+	// Inject are the credentials the egress proxy adds; each Host is an entry
+	// of Egress too.
+	Inject   []Injection `json:"inject,omitempty"`
+	Verify   []Verify    `json:"verify,omitempty"`
+	Limits   Limits      `json:"limits"`
+	Harness  Harness     `json:"harness"`
+	Publish  Publish     `json:"publish"`
+	Triggers Triggers    `json:"triggers"`
+}
+
+// Step is a shell line, run with sh -c in the sandbox, and the names of the
+// secrets it finds in its environment. Without secrets its JSON is the line.
+type Step struct {
+	Run     string
+	Secrets []string
+}
+
+type stepJSON struct {
+	Run     string   `json:"run"`
+	Secrets []string `json:"secrets,omitempty"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (s Step) MarshalJSON() ([]byte, error) {
+	if len(s.Secrets) == 0 {
+		return json.Marshal(s.Run)
+	}
+	return json.Marshal(stepJSON(s))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *Step) UnmarshalJSON(b []byte) error {
+	*s = Step{}
+	if json.Unmarshal(b, &s.Run) == nil {
+		return nil
+	}
+	var j stepJSON
+	err := json.Unmarshal(b, &j)
+	*s = Step(j)
+	return err
+}
+
+// Steps are lines without secrets.
+func Steps(lines ...string) (out []Step) {
+	for _, l := range lines {
+		out = append(out, Step{Run: l})
+	}
+	return out
+}
+
+// Lines are the shell lines of steps.
+func Lines(steps []Step) (out []string) {
+	for _, s := range steps {
+		out = append(out, s.Run)
+	}
+	return out
+}
+
+// Injection has the egress proxy add a credential to every request to a host.
+// The sandbox never sees it.
+type Injection struct {
+	Host   string `json:"host"`   // host or host:port, no pattern
+	Header string `json:"header"` // "Authorization" unless the file says otherwise
+	Secret string `json:"secret"` // name; its value is the header's, with "Bearer " before it if it is one word for Authorization
 }
 
 // Verify is one command whose success the repository calls "works".
@@ -39,6 +98,8 @@ type Verify struct {
 	Name   string `json:"name"`
 	Run    string `json:"run"`    // given to sh -c in the sandbox
 	Report string `json:"report"` // ReportExit or ReportGoTest
+	// Secrets are the names of those the command finds in its environment.
+	Secrets []string `json:"secrets,omitempty"`
 }
 
 // Kinds of report a verify command can leave.
@@ -55,12 +116,15 @@ type Service struct {
 	Ready   string `json:"ready,omitempty"` // a shell line that succeeds or an http:// address that answers
 	Stop    string `json:"stop,omitempty"`  // a shell line; empty: SIGTERM
 	Port    int    `json:"port,omitempty"`
+	// Secrets are the names of those the command finds in its environment;
+	// Ready and Stop do not get them.
+	Secrets []string `json:"secrets,omitempty"`
 }
 
 // Data is what the services are filled with when a snapshot is prepared.
 type Data struct {
-	Provenance string   `json:"provenance,omitempty"` // synthetic, scrubbed or production
-	Load       []string `json:"load,omitempty"`       // shell lines, run while the services are up
+	Provenance string `json:"provenance,omitempty"` // synthetic, scrubbed or production
+	Load       []Step `json:"load,omitempty"`       // run while the services are up
 }
 
 // Limits of a session. Zero never occurs after Parse.
@@ -151,12 +215,13 @@ func (s Spec) DeclaredEgress() []string {
 // SHA-256.
 func (s Spec) EnvironmentDigest() string {
 	body, err := json.Marshal(struct {
-		Format   int       `json:"format"` // raise when the preparation itself changes
-		Setup    []string  `json:"setup"`
-		Services []Service `json:"services,omitempty"`
-		Load     []string  `json:"load,omitempty"`
-		Egress   []string  `json:"egress,omitempty"`
-	}{2, s.Setup, s.Services, s.Data.Load, s.Egress})
+		Format   int         `json:"format"` // raise when the preparation itself changes
+		Setup    []Step      `json:"setup"`
+		Services []Service   `json:"services,omitempty"`
+		Load     []Step      `json:"load,omitempty"`
+		Egress   []string    `json:"egress,omitempty"`
+		Inject   []Injection `json:"inject,omitempty"`
+	}{2, s.Setup, s.Services, s.Data.Load, s.Egress, s.Inject})
 	if err != nil {
 		panic("spec: strings always marshal: " + err.Error())
 	}

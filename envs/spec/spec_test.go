@@ -31,20 +31,64 @@ triggers: {labels: [inspect, "help wanted"], commands: write, on_buildkite_failu
 	}
 	want := Spec{
 		Version: 1,
-		Setup:   []string{"go mod download", "go build ./..."},
-		Data:    Data{Provenance: "synthetic", Load: []string{"psql -f seed.sql"}},
+		Setup:   Steps("go mod download", "go build ./..."),
+		Data:    Data{Provenance: "synthetic", Load: Steps("psql -f seed.sql")},
 		Services: []Service{ // in the file's order
 			{Name: "web", Command: "npm run dev", Port: 5173, Ready: "http://127.0.0.1:5173/health"},
 			{Name: "postgres", Command: "postgres -D /var/lib/pg", Ready: "pg_isready", Stop: "pg_ctl stop"},
 		},
 		Egress:   []string{"go", "npm", "*.internal.example:443", "nexus:8081"},
-		Verify:   []Verify{{"unit", "go test -json ./...", "gotest"}, {"lint", "make lint", "exit"}},
+		Verify:   []Verify{{Name: "unit", Run: "go test -json ./...", Report: "gotest"}, {Name: "lint", Run: "make lint", Report: "exit"}},
 		Limits:   Limits{CPU: 1.5, MemoryBytes: 512 << 20, Pids: 64, DiskBytes: 1 << 30, Timeout: 5 * time.Minute, Concurrent: 2, Budget: 2125 * Dollar / 1000},
 		Harness:  Harness{Kind: "command", Command: "fix-it --fast", Model: "anthropic/claude-sonnet"},
 		Publish:  Publish{Prefix: "robots", Protected: []string{"**/migrations/**"}, MaxFiles: 7, MaxBytes: 1 << 20},
 		Triggers: Triggers{Labels: []string{"inspect", "help wanted"}, Commands: "write"},
 	}
 	if d := cmp.Diff(want, got); d != "" {
+		t.Fatal(d)
+	}
+}
+
+func TestSecretsAreNamedWhereTheyGo(t *testing.T) {
+	got, problems := Parse([]byte(`version: 1
+setup:
+- make
+- {run: npm ci, secrets: [NPM_TOKEN]}
+data: {provenance: synthetic, load: [{run: ./seed, secrets: [SEED]}]}
+services:
+  web: {command: npm start, secrets: [A, B]}
+verify:
+- {name: e2e, run: npm run e2e, secrets: [C]}
+egress:
+- go
+- {host: NPM.internal.example, header_from: NPM_TOKEN}
+- {host: "pypi.internal.example:8443", header_from: PYPI, header: X-Api-Key}
+`))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	want := Default()
+	want.Setup = []Step{{Run: "make"}, {Run: "npm ci", Secrets: []string{"NPM_TOKEN"}}}
+	want.Data = Data{Provenance: "synthetic", Load: []Step{{Run: "./seed", Secrets: []string{"SEED"}}}}
+	want.Services = []Service{{Name: "web", Command: "npm start", Secrets: []string{"A", "B"}}}
+	want.Verify = []Verify{{Name: "e2e", Run: "npm run e2e", Report: ReportExit, Secrets: []string{"C"}}}
+	want.Egress = []string{"go", "npm.internal.example", "pypi.internal.example:8443"}
+	want.Inject = []Injection{
+		{Host: "npm.internal.example", Header: "Authorization", Secret: "NPM_TOKEN"},
+		{Host: "pypi.internal.example:8443", Header: "X-Api-Key", Secret: "PYPI"},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Fatal(d)
+	}
+	var again Spec
+	body, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(body, &again); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(got, again); d != "" {
 		t.Fatal(d)
 	}
 }
@@ -95,8 +139,14 @@ func TestProblems(t *testing.T) {
 		{"data of no kind", "version: 1\ndata: {load: [x]}\n", "line 2: data.provenance: expected synthetic, scrubbed or production; the key is missing"},
 		{"egress", "version: 1\negress: [npn]\n", `line 2: egress[0]: no such ecosystem; did you mean npm?, but found "npn"`},
 		{"egress twice", "version: 1\negress: [npm, NPM]\n", `line 2: egress[1]: expected each entry once, but found "NPM"`},
-		{"egress with a header", "version: 1\negress: [{host: a.example, header_from: TOKEN}]\n", "line 2: egress[0]: not supported yet"},
-		{"egress wrong too", "version: 1\negress: [{host: a}]\n", "line 2: egress[0].header_from: expected the name of a secret; the key is missing"},
+		{"credential for a pattern", "version: 1\negress: [{host: \"*.a.example\", header_from: TOKEN}]\n", `line 2: egress[0].host: expected one host like npm.internal.example: a credential is not added for patterns and ecosystems, but found "*.a.example"`},
+		{"credential for an ecosystem", "version: 1\negress: [{host: npm, header_from: TOKEN}]\n", `line 2: egress[0].host: expected one host`},
+		{"credential in a header of the connection", "version: 1\negress: [{host: a.example, header_from: TOKEN, header: Host}]\n", `line 2: egress[0].header: expected a header that holds a credential, but found "Host"`},
+		{"host twice, once with a credential", "version: 1\negress: [a.example, {host: A.example, header_from: TOKEN}]\n", `line 2: egress[1]: expected each entry once, but found "A.example"`},
+		{"secret that steers programs", "version: 1\nsetup: [{run: x, secrets: [LD_PRELOAD]}]\n", `line 2: setup[0].secrets[0]: expected another name: this one means something to programs, but found "LD_PRELOAD"`},
+		{"secret of a wrong form", "version: 1\nservices:\n  a: {command: x, secrets: [token]}\n", `line 3: services.a.secrets[0]: expected the name of a secret: upper-case letters, digits and '_', but found "token"`},
+		{"step without a line", "version: 1\nsetup: [{secrets: [TOKEN]}]\n", "line 2: setup[0].run: expected a shell line; the key is missing"},
+		{"egress wrong too", "version: 1\negress: [{host: a.example}]\n", "line 2: egress[0].header_from: expected the name of a secret: upper-case letters, digits and '_'; the key is missing"},
 		{"image", "version: 1\nimage: a/b@sha256:" + strings.Repeat("0", 64) + "\n", "line 2: image: not supported yet"},
 		{"refresh", "version: 1\nrefresh: {every: 30m}\n", "line 2: refresh: not supported yet"},
 		{"junit", "version: 1\nverify: [{name: e, run: x, report: \"junit:*.xml\"}]\n", `line 2: verify[0].report: "junit:*.xml" is not supported yet`},
@@ -187,9 +237,9 @@ func TestEnvironmentDigest(t *testing.T) {
 		t.Error("limits must not make another snapshot")
 	}
 	for name, change := range map[string]func(*Spec){
-		"setup":    func(s *Spec) { s.Setup = []string{"make"} },
+		"setup":    func(s *Spec) { s.Setup = Steps("make") },
 		"services": func(s *Spec) { s.Services = []Service{{Name: "a", Command: "b"}} },
-		"load":     func(s *Spec) { s.Data.Load = []string{"x"} },
+		"load":     func(s *Spec) { s.Data.Load = Steps("x") },
 		"egress":   func(s *Spec) { s.Egress = []string{"npm"} },
 	} {
 		b := Default()

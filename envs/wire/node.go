@@ -82,10 +82,11 @@ type RefreshWork struct {
 	Remote       Remote        `json:"remote"`
 	Commit       string        `json:"commit"`
 	ConfigDigest string        `json:"config_digest"`
-	Setup        []string      `json:"setup"`
+	Setup        []Step        `json:"setup"`
 	Services     []Service     `json:"services,omitempty"`
-	Load         []string      `json:"load,omitempty"`   // fills the services with data, after setup
+	Load         []Step        `json:"load,omitempty"`   // fills the services with data, after setup
 	Egress       []string      `json:"egress,omitempty"` // what setup may reach
+	Inject       []Injection   `json:"inject,omitempty"` // credentials the proxy adds there
 	Limits       Limits        `json:"limits"`
 	Timeout      time.Duration `json:"timeout"`
 }
@@ -137,9 +138,16 @@ type Grant struct {
 	RepositoryID int64     `json:"repository_id"` // whose mirror may be mounted read-only
 	Limits       Limits    `json:"limits"`
 	PeerUID      int       `json:"peer_uid"`          // uid of the runner that may use it
+	Tier         string    `json:"tier,omitempty"`    // TierBubblewrap, TierGVisor: the least the sandbox may be; empty: any
 	Sockets      []string  `json:"sockets,omitempty"` // SocketModel, SocketEgress: ways out of the sandbox that end at the runner
 	Expires      time.Time `json:"expires"`
 }
+
+// Tiers of sandboxes, the weaker first.
+const (
+	TierBubblewrap = "bubblewrap"
+	TierGVisor     = "gvisor"
+)
 
 // Verbs of a grant.
 const (
@@ -188,6 +196,11 @@ type DiscardRequest struct {
 // holder outside closes it, init ends the sandbox.
 type SandboxRequest struct {
 	Grant string `json:"grant"`
+	// Beside names a compartment: a second sandbox over the same clone, with a
+	// pid and a user namespace of its own and the loopback of the running one.
+	// In it runs one command that has secrets in its environment. Up to 40
+	// lower-case letters, digits, '-' and '_'; empty: the sandbox itself.
+	Beside string `json:"beside,omitempty"`
 }
 
 // SandboxReply is the one line of JSON that answers a SandboxRequest. With its

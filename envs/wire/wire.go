@@ -64,7 +64,7 @@ type Spec struct {
 	InstructionsSHA string `json:"instructions_sha,omitempty"` // empty: BaseSHA
 
 	Harness Harness  `json:"harness"`
-	Setup   []string `json:"setup,omitempty"`
+	Setup   []Step   `json:"setup,omitempty"`
 	Verify  []Verify `json:"verify"`
 	Limits  Limits   `json:"limits"`
 
@@ -72,6 +72,8 @@ type Spec struct {
 	Services []Service `json:"services,omitempty"`
 	// Egress is what the agent and verification may reach, as in the file.
 	Egress []string `json:"egress,omitempty"`
+	// Inject are the credentials the proxy adds to what it lets through.
+	Inject []Injection `json:"inject,omitempty"`
 
 	// Author is the identity commits in the sandbox are made with.
 	AuthorName  string `json:"author_name"`
@@ -119,6 +121,35 @@ const (
 	APIMessages  = "messages"  // POST /v1/messages
 )
 
+// Step is a shell line of the environment and the names of the secrets it finds
+// in its environment. The values are asked for when it is about to run (POST
+// secrets) and are no part of any other message.
+type Step struct {
+	Run     string   `json:"run"`
+	Secrets []string `json:"secrets,omitempty"`
+}
+
+// Injection has the egress proxy add a header to every request to Host. Its
+// value is made of a secret, which the sandbox never sees.
+type Injection struct {
+	Host   string `json:"host"` // host or host:port
+	Header string `json:"header"`
+	Secret string `json:"secret"` // name
+}
+
+// SecretsRequest asks for values of the secrets that the environment of the
+// caller's attempt or work item names (POST /runner/v1/secrets, POST
+// /node/v1/work/{id}/secrets). The reply has all of them, or there is an error
+// whose message says which is missing or not allowed.
+type SecretsRequest struct {
+	Names []string `json:"names"`
+}
+
+// SecretsReply has a value for each name that was asked for.
+type SecretsReply struct {
+	Values map[string]string `json:"values"`
+}
+
 // Service is a declared service of the environment.
 type Service struct {
 	Name    string `json:"name"`
@@ -126,6 +157,8 @@ type Service struct {
 	Ready   string `json:"ready,omitempty"` // shell line that succeeds, or an http:// address that answers; empty: Port, if there is one, accepts
 	Stop    string `json:"stop,omitempty"`  // shell line; empty: SIGTERM
 	Port    int    `json:"port,omitempty"`
+	// Secrets are the names of those Command finds in its environment.
+	Secrets []string `json:"secrets,omitempty"`
 }
 
 // Verify is one verification command of the repository.
@@ -133,6 +166,8 @@ type Verify struct {
 	Name   string `json:"name"`
 	Run    string `json:"run"`    // shell line, run with sh -c inside the sandbox
 	Report string `json:"report"` // "exit" or "gotest"
+	// Secrets are the names of those the command finds in its environment.
+	Secrets []string `json:"secrets,omitempty"`
 }
 
 // Limits of one sandbox. Zero means "no limit of ours".

@@ -61,7 +61,7 @@ func environment(ctx context.Context, r *Repository, w Wishes) (Environment, err
 		return env, err
 	}
 	if w.Setup != nil {
-		env.Spec.Setup = w.Setup
+		env.Spec.Setup = spec.Steps(w.Setup...)
 	}
 	if w.Verify != nil {
 		if env.Spec.Verify, err = verifies(w.Verify); err != nil {

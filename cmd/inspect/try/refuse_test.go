@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -223,7 +224,7 @@ func TestVerifyFlags(t *testing.T) {
 		{Name: "quoted-thing", Run: "'quoted thing' x", Report: "exit"},
 	}
 	for i := range want {
-		if got[i] != want[i] {
+		if !reflect.DeepEqual(got[i], want[i]) {
 			t.Errorf("%d: %+v, want %+v", i, got[i], want[i])
 		}
 	}

@@ -235,9 +235,9 @@ func (t *try) provide(ctx context.Context) ([]string, error) {
 		}
 		needed = append(needed, p.env.Programs...)
 		optional = append(optional, words(s.Harness.Command))
-		for _, lines := range [][]string{s.Setup, s.Data.Load} {
+		for _, lines := range [][]spec.Step{s.Setup, s.Data.Load} {
 			for _, l := range lines {
-				optional = append(optional, words(l))
+				optional = append(optional, words(l.Run))
 			}
 		}
 		for _, v := range s.Verify {
