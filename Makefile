@@ -1,6 +1,7 @@
 # The two commands of the README, and what they stand on.
 #   make demo    a label becomes a verified draft pull request, on this machine
 #   make test    every test; sets up what it needs itself
+#   make test-cgroup2   the sandbox's suite where cgroups are version 2 only
 # Options of the demo: make demo ARGS="--keep"
 
 export CGO_ENABLED := 0
@@ -8,7 +9,7 @@ BIN := bin/inspect
 SQLC := go tool -modfile=tools/go.mod sqlc
 STATICCHECK := go tool -modfile=tools/go.mod staticcheck
 
-.PHONY: setup build demo test bench lint generate drift clean
+.PHONY: setup build demo test test-cgroup2 bench lint generate drift clean
 
 setup:
 	@.ci/setup
@@ -23,6 +24,12 @@ demo: setup build
 test:
 	@.ci/setup tests
 	go test -timeout 15m ./...
+
+# In an emulated machine (.ci/guest), because few have only the one version.
+test-cgroup2: setup
+	@mkdir -p tmp
+	go test -c -o tmp/sandbox.test ./envs/sandbox
+	@.ci/guest sh -c 'cd envs/sandbox && INSPECT_TEST_CGROUPS=2 ../../tmp/sandbox.test -test.v -test.timeout 60m'
 
 # What a user waits for, each as a ratio or against a direct way in one run.
 bench:
