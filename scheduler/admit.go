@@ -15,7 +15,9 @@ const maxQueueLook = 500
 // transaction at a time does this in the whole installation, so that limits
 // hold whoever calls.
 func (s *Scheduler) admit(ctx context.Context) error {
+	var ended []storage.Session
 	err := s.db.InLockTx(ctx, func(tx *storage.Tx) error {
+		ended = nil // the transaction may be repeated
 		q := tx.Q()
 		if err := q.LockAdmission(ctx); err != nil {
 			return err
@@ -37,10 +39,14 @@ func (s *Scheduler) admit(ctx context.Context) error {
 				return err
 			}
 		}
+		ended = use.ended
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("looking at the queue: %w", err)
+	}
+	for _, sess := range ended {
+		s.logEnd("a session has ended", sess)
 	}
 	return nil
 }
@@ -50,6 +56,7 @@ type usage struct {
 	total        int
 	byRepository map[int64]int
 	waiting      int
+	ended        []storage.Session // not placed, but over
 }
 
 func (s *Scheduler) inUse(ctx context.Context, q *storage.Queries) (*usage, error) {
@@ -86,9 +93,11 @@ func (s *Scheduler) consider(ctx context.Context, tx *storage.Tx, sess storage.S
 		sess = row
 	}
 	if r.end != nil {
-		if _, err := s.applyLocked(ctx, tx, sess, *r.end); err != nil {
+		after, err := s.applyLocked(ctx, tx, sess, *r.end)
+		if err != nil {
 			return err
 		}
+		use.ended = append(use.ended, after)
 		return s.InsertReconcile(ctx, tx, sess.ID)
 	}
 	if r.wait == "" {

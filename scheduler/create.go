@@ -3,6 +3,8 @@ package scheduler
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -64,8 +66,13 @@ func (s *Scheduler) Create(ctx context.Context, tx *storage.Tx, n NewSession) (s
 	if err := tx.Q().SetSessionMeans(ctx, storage.SetSessionMeansParams{ID: row.ID, Budget: row.Budget, InstructionsSha: row.InstructionsSha}); err != nil {
 		return storage.Session{}, fmt.Errorf("creating a session: %w", err)
 	}
+	// Digests of what is pinned, so that a row changed later is found out.
 	e, err := ownEvent(0, EventCreated, now, map[string]any{
-		"requester": n.RequesterLogin, "spec_source": n.SpecSource, "base_sha": n.BaseSHA,
+		"requester": n.RequesterLogin, "requester_id": n.RequesterID, "intent": n.IntentKey,
+		"repository_id": n.RepositoryID, "issue": n.IssueNumber, "base_branch": n.BaseBranch, "base_sha": n.BaseSHA,
+		"spec_source": n.SpecSource, "spec_sha256": digestOf(encode(n.Spec)), "environment": n.EnvironmentID,
+		"request_sha256": digestOf([]byte(row.Request)), "prompt_sha256": digestOf([]byte(row.Prompt)),
+		"context": n.ContextDigest, "instructions_sha": n.InstructionsSHA, "budget": row.Budget,
 	})
 	if err != nil {
 		return storage.Session{}, err
@@ -74,6 +81,12 @@ func (s *Scheduler) Create(ctx context.Context, tx *storage.Tx, n NewSession) (s
 		return storage.Session{}, err
 	}
 	return row, s.InsertReconcile(ctx, tx, row.ID)
+}
+
+// digestOf is a SHA-256 in hexadecimal.
+func digestOf(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
 }
 
 // newID returns ten characters a-z2-7: 50 bits of chance.

@@ -12,6 +12,7 @@ import (
 	"github.com/sqlc-dev/pqtype"
 
 	"inspect/envs/wire"
+	"inspect/scheduler/audit"
 	"inspect/storage"
 )
 
@@ -164,7 +165,7 @@ func (in *intake) read(e wire.Event) (json.RawMessage, error) {
 	if err := json.Unmarshal(raw, typed); err != nil {
 		return nil, errors.New("its data does not have the form of its kind")
 	}
-	data, err := canonicalData(encode(typed))
+	data, err := audit.Canonical(encode(typed))
 	if err != nil {
 		return nil, errors.New("its data cannot be stored")
 	}

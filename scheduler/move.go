@@ -3,6 +3,8 @@ package scheduler
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -77,12 +79,31 @@ func (s *Scheduler) apply(ctx context.Context, sess storage.Session, c change) (
 		after, err = s.applyLocked(ctx, tx, row, c)
 		return err
 	})
+	if err == nil {
+		s.logEnd("a session has ended", after)
+	}
 	if err == nil && OnMachine(sess.State) && !OnMachine(c.to) {
 		if err := s.admit(ctx); err != nil {
 			s.log.Warn("the queue is looked at later than wanted", "error", err)
 		}
 	}
 	return after, err
+}
+
+// logEnd writes an end and the head of the chain into the process log, from
+// where an operator's log store has it: nobody who can write to the database
+// can change it there.
+func (s *Scheduler) logEnd(msg string, sess storage.Session) {
+	if !Terminal(sess.State) {
+		return
+	}
+	attrs := []any{"session", sess.ID, "state", string(sess.State), "reason", sess.Reason,
+		"events_count", sess.EventsCount, "events_head", hex.EncodeToString(sess.EventsHead)}
+	var r Receipt
+	if sess.Receipt.Valid && json.Unmarshal(sess.Receipt.RawMessage, &r) == nil {
+		attrs = append(attrs, "evidence", r.Evidence, "head_sha", r.HeadSHA)
+	}
+	s.log.Info(msg, attrs...)
 }
 
 // applyLocked is apply inside a transaction that holds the row's lock; row is

@@ -11,6 +11,7 @@ import (
 	"github.com/sqlc-dev/pqtype"
 
 	"inspect/envs/wire"
+	"inspect/scheduler/audit"
 	"inspect/storage"
 )
 
@@ -48,7 +49,7 @@ const lostAfter = time.Minute
 // NodeState takes what a node advertises. It keeps the node's work leased.
 func (s *Scheduler) NodeState(ctx context.Context, node string, st wire.NodeState) error {
 	st.Node = node
-	data, err := canonicalData(encode(st))
+	data, err := audit.Canonical(encode(st))
 	if err != nil || len(data) > 1<<20 {
 		return refuse(codeBadRequest, "the state of the node cannot be stored")
 	}
@@ -208,7 +209,7 @@ func (s *Scheduler) Offer(ctx context.Context, node string, o wire.SnapshotOffer
 	if len(o.Phases) > 20 || o.Bytes < 0 || len(o.Store) > 40 {
 		return refuse(codeBadRequest, "the offer is malformed")
 	}
-	phases, err := canonicalData(encode(o.Phases))
+	phases, err := audit.Canonical(encode(o.Phases))
 	if err != nil {
 		return refuse(codeBadRequest, "the offer cannot be stored")
 	}

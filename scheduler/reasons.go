@@ -3,6 +3,8 @@ package scheduler
 import (
 	"errors"
 	"time"
+
+	"inspect/scheduler/audit"
 )
 
 // Reason codes a session ends with, besides those of wire.Outcome and those a
@@ -26,10 +28,11 @@ const (
 // Kinds of events the control plane itself puts into a session's chain. The
 // runner's kinds are wire.Event….
 const (
-	EventCreated = "created" // {"requester","spec_source","base_sha"}
-	EventState   = "state"   // {"from","to","reason","words"}
-	EventAttempt = "attempt" // {"generation","node","snapshot"}
-	EventStop    = "stop"    // {"who","words"}
+	EventCreated = "created"       // what the session was created from, see Create
+	EventState   = audit.KindState // {"from","to","reason","words"}
+	EventAttempt = "attempt"       // {"generation","node","snapshot"}
+	EventStop    = "stop"          // {"who","words"}
+	EventGitHub  = "github"        // a write to GitHub: asked for, then answered
 )
 
 // MaxAttempts is how many attempts one session gets in all.

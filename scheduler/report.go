@@ -42,6 +42,12 @@ func (s *Scheduler) reportEnd(ctx context.Context, sess storage.Session) error {
 		s.log.Error("the end of a session cannot be told", "session", sess.ID, "state", sess.State, "error", err)
 	}
 	if err == nil || hopeless {
+		// Written before it is recorded as told: each end has this line at least once.
+		row, err := s.db.Q().GetSession(ctx, sess.ID)
+		if err != nil {
+			return fmt.Errorf("reading session %s: %w", sess.ID, err)
+		}
+		s.logEnd("the end of a session was reported", row)
 		if err := s.db.Q().SetReported(ctx, storage.SetReportedParams{ID: sess.ID, Version: sess.Version, Now: s.clock.Now()}); err != nil {
 			return fmt.Errorf("recording that the end of session %s was told: %w", sess.ID, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/sqlc-dev/pqtype"
 
 	"inspect/envs/wire"
+	"inspect/scheduler/audit"
 	"inspect/storage"
 )
 
@@ -208,7 +209,7 @@ func (s *Scheduler) Outcome(ctx context.Context, r Runner, o wire.Outcome) error
 				return refuse(codeBadRequest, "the outcome names another tip than its bundle was uploaded with")
 			}
 		}
-		data, err := canonicalData(encode(o))
+		data, err := audit.Canonical(encode(o))
 		if err != nil {
 			return refuse(codeBadRequest, "the outcome cannot be stored: %v", err)
 		}

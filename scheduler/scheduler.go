@@ -45,6 +45,10 @@ type Options struct {
 	// CloneURL is the address nodes fetch a repository from, without credentials.
 	CloneURL func(r storage.Repository) string
 
+	// KeepEvents is how long the events of an ended session are kept; zero: for
+	// ever.
+	KeepEvents time.Duration
+
 	// NoForge: results are branches of repositories on this machine. A receipt
 	// without a pull request proves a delivery only then.
 	NoForge bool
@@ -162,6 +166,9 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	}
 	var sweeping sync.WaitGroup
 	sweeping.Go(func() { s.sweepLoop(ctx) })
+	if s.o.KeepEvents > 0 {
+		sweeping.Go(func() { s.retainLoop(ctx) })
+	}
 	<-ctx.Done()
 	s.log.Info("the scheduler drains")
 	sweeping.Wait()

@@ -121,6 +121,17 @@ func (d *DB) InLockTx(ctx context.Context, fn func(*Tx) error) error {
 	return d.inTx(ctx, sql.LevelReadCommitted, fn)
 }
 
+// InReadTx runs fn in a transaction that changes nothing and sees the database
+// as it is when it begins, whatever others write meanwhile.
+func (d *DB) InReadTx(ctx context.Context, fn func(*Tx) error) error {
+	tx, err := d.sql.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // nothing was written
+	return fn(&Tx{tx: tx, q: d.q.WithTx(tx)})
+}
+
 func (d *DB) inTx(ctx context.Context, level sql.IsolationLevel, fn func(*Tx) error) error {
 	var err error
 	for try := range maxTxTries {

@@ -215,6 +215,16 @@ type Event struct {
 	Hash       []byte
 }
 
+type EventsRemoved struct {
+	SessionID string
+	Count     int64
+	Head      []byte
+	Points    json.RawMessage
+	Keep      int64
+	RemovedAt time.Time
+	DoneAt    sql.NullTime
+}
+
 type Evidence struct {
 	SessionID string
 	Name      string

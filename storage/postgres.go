@@ -265,6 +265,12 @@ func ensureDatabase(ctx context.Context, admin string) error {
 	return err
 }
 
+// PostgresURL is the address of the private Postgres in dir, for another
+// process of an account that may connect.
+func PostgresURL(dir string) string {
+	return postgresURL(filepath.Join(dir, "sock"), postgresDatabase)
+}
+
 func postgresURL(sock, database string) string {
 	u := url.URL{Scheme: "postgres", User: url.User(postgresRole), Path: "/" + database,
 		RawQuery: url.Values{"host": {sock}, "sslmode": {"disable"}}.Encode()}

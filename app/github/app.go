@@ -36,6 +36,9 @@ type Options struct {
 	// Redactor is applied to every text that is sent; minted tokens are added to
 	// it. nil makes one of its own.
 	Redactor *redact.Redactor
+	// Record adds a write to the record of the session it is made for, see
+	// ForSession. What it refuses is not sent. nil: writes are only logged.
+	Record func(ctx context.Context, session string, w Write) error
 	// WriteSpacing is the pause between two writes of one installation. 0 is one
 	// second, which is GitHub's advice; a negative one is none.
 	WriteSpacing time.Duration
@@ -56,6 +59,7 @@ type App struct {
 	clock    proc.Clock
 	log      *slog.Logger
 	redactor *redact.Redactor
+	recorder func(context.Context, string, Write) error
 	funnel   funnel
 	spacing  time.Duration
 	timeout  time.Duration
@@ -92,7 +96,7 @@ func New(o Options) (*App, error) {
 	a := &App{
 		id: o.AppID, signer: ghinstallation.NewRSASigner(jwt.SigningMethodRS256, key), bases: bases, api: api,
 		http: o.HTTP, clock: o.Clock, log: o.Log, redactor: o.Redactor,
-		spacing: o.WriteSpacing, timeout: o.Timeout, reads: o.Reads,
+		recorder: o.Record, spacing: o.WriteSpacing, timeout: o.Timeout, reads: o.Reads,
 		clients: map[int64]*Client{},
 	}
 	if a.http == nil {

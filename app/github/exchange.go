@@ -142,7 +142,7 @@ func (x *exchange) send(ctx context.Context, req *http.Request, r *route, body [
 var errUnwell = errors.New("GitHub is unwell")
 
 // one sends one request and reads its whole answer, bounded in time and size.
-func (x *exchange) one(ctx context.Context, req *http.Request, r *route, body []byte, token string) (*http.Response, error) {
+func (x *exchange) one(ctx context.Context, req *http.Request, r *route, body []byte, token string) (resp *http.Response, err error) {
 	a := x.c.app
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
@@ -154,6 +154,13 @@ func (x *exchange) one(ctx context.Context, req *http.Request, r *route, body []
 		out.ContentLength = int64(len(body))
 		out.Body = io.NopCloser(bytes.NewReader(body))
 	}
+	if r.write() {
+		if err := a.asked(ctx, r, req); err != nil {
+			x.refused = err
+			return nil, err
+		}
+		defer func() { a.answered(ctx, r, req, x.last, err) }()
+	}
 	a.counters.total.Add(1)
 	switch {
 	case r.token:
@@ -162,7 +169,7 @@ func (x *exchange) one(ctx context.Context, req *http.Request, r *route, body []
 		a.counters.writes.Add(1)
 	}
 	x.sent, x.last, x.limit = true, nil, nil
-	resp, err := a.http.RoundTrip(out)
+	resp, err = a.http.RoundTrip(out)
 	if err != nil {
 		x.sent = !notSent(err)
 		return nil, err

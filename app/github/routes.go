@@ -16,6 +16,8 @@ type route struct {
 	// path below the API's base, segment by segment: a literal, {a name} for
 	// one segment of a known form, or {a name...} for all that follow.
 	path string
+	// what a write writes, for the record.
+	what string
 	// body is what may be sent, field by field; nil allows no body.
 	body shape
 	// token marks the minting of tokens: no content, so it is neither counted
@@ -39,16 +41,16 @@ var perRepository = []route{
 	{method: "GET", path: "/contents/{path...}"},
 	{method: "GET", path: "/rules/branches/{ref...}"},
 	{method: "GET", path: "/issues/{id}/comments"},
-	{method: "POST", path: "/issues/{id}/comments", body: commentBody},
-	{method: "PATCH", path: "/issues/comments/{id}", body: commentBody},
-	{method: "POST", path: "/issues/{id}/reactions", body: reactionBody},
-	{method: "POST", path: "/issues/comments/{id}/reactions", body: reactionBody},
-	{method: "DELETE", path: "/issues/{id}/labels/{label}"},
+	{method: "POST", path: "/issues/{id}/comments", what: "comment", body: commentBody},
+	{method: "PATCH", path: "/issues/comments/{id}", what: "comment", body: commentBody},
+	{method: "POST", path: "/issues/{id}/reactions", what: "reaction", body: reactionBody},
+	{method: "POST", path: "/issues/comments/{id}/reactions", what: "reaction", body: reactionBody},
+	{method: "DELETE", path: "/issues/{id}/labels/{label}", what: "label"},
 	{method: "GET", path: "/commits/{sha}/check-runs"},
-	{method: "POST", path: "/check-runs", body: newCheckRunBody},
-	{method: "PATCH", path: "/check-runs/{id}", body: checkRunBody},
+	{method: "POST", path: "/check-runs", what: "check run", body: newCheckRunBody},
+	{method: "PATCH", path: "/check-runs/{id}", what: "check run", body: checkRunBody},
 	{method: "GET", path: "/pulls"},
-	{method: "POST", path: "/pulls", body: newPullBody},
+	{method: "POST", path: "/pulls", what: "pull request", body: newPullBody},
 }
 
 // perApp lists the routes of the App itself.
@@ -57,7 +59,7 @@ var perApp = []route{
 	{method: "GET", path: "app/installations"},
 	{method: "POST", path: "app/installations/{id}/access_tokens", body: tokenBody, token: true},
 	{method: "GET", path: "app/hook/deliveries"},
-	{method: "POST", path: "app/hook/deliveries/{id}/attempts"},
+	{method: "POST", path: "app/hook/deliveries/{id}/attempts", what: "redelivery"},
 	{method: "GET", path: "installation/repositories"},
 	{method: "GET", path: "users/{login}"},
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/sqlc-dev/pqtype"
 
 	"inspect/app/comment"
+	"inspect/app/github"
 	"inspect/storage"
 )
 
@@ -39,7 +40,7 @@ func (in *Intake) reply(ctx context.Context, to asker, key string, words ...stri
 			return in.replied(ctx, effect, id, nil)
 		}
 	}
-	id, err := client.CreateComment(ctx, to.repo, to.issue, comment.Reply(key, words...))
+	id, err := client.CreateComment(github.ForSession(ctx, "", effect), to.repo, to.issue, comment.Reply(key, words...))
 	if err != nil && !final(err) {
 		return fmt.Errorf("replying: %w", err)
 	}

@@ -165,6 +165,7 @@ func (in *Intake) mark(ctx context.Context, w *wish, err error) error {
 // depends on it.
 func (in *Intake) react(ctx context.Context, w *wish) error {
 	var err error
+	ctx = github.ForSession(ctx, "", w.key)
 	if w.kind == kindCommand {
 		err = in.gh(w).ReactComment(ctx, w.repo, w.comment, "eyes")
 	} else {

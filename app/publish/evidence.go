@@ -3,6 +3,7 @@ package publish
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -287,8 +288,24 @@ func (p *Publisher) manifest(ctx context.Context, j *job, checks []evidence.Chec
 	if err != nil {
 		return m, err
 	}
+	if m.Events, err = p.events(ctx, s); err != nil {
+		return m, err
+	}
 	m.Snapshot, m.Sandbox = restored.Snapshot, restored.Sandbox
 	return m, p.tally(ctx, j, &m)
+}
+
+// events is the record up to the event that brought the session into its state,
+// so that a repetition says the same though there are further ones by then.
+func (p *Publisher) events(ctx context.Context, s storage.Session) (evidence.Events, error) {
+	e, err := p.db.Q().LastStateEvent(ctx, s.ID)
+	if storage.IsMissing(err) {
+		return evidence.Events{Count: s.EventsCount, Head: hex.EncodeToString(s.EventsHead)}, nil
+	}
+	if err != nil {
+		return evidence.Events{}, fmt.Errorf("read the record of session %s: %w", s.ID, err)
+	}
+	return evidence.Events{Count: e.Seq, Head: hex.EncodeToString(e.Hash)}, nil
 }
 
 // tally adds what the session used and tried, without secrets.

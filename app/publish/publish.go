@@ -76,6 +76,9 @@ type Options struct {
 	SessionURL func(session string) string
 	// PricesAsOf is the date of the table that model calls are priced by.
 	PricesAsOf string
+	// Record adds a push to the session's record; what it refuses is not pushed.
+	// nil: pushes are not recorded.
+	Record func(ctx context.Context, session string, w github.Write) error
 	// PushEnv is added to the environment of git push: proxies, CA files.
 	PushEnv  []string
 	Redactor *redact.Redactor // nil: patterns only
@@ -99,6 +102,7 @@ type Publisher struct {
 	floor      func(int64, string) (policy.Bounds, bool)
 	sessionURL func(string) string
 	pricesAsOf string
+	record     func(context.Context, string, github.Write) error
 	pushEnv    []string
 	redactor   *redact.Redactor
 	clock      proc.Clock
@@ -117,7 +121,7 @@ func New(o Options) (*Publisher, error) {
 	}
 	p := &Publisher{
 		db: o.DB, blobs: o.Blobs, github: o.GitHub, cloneURL: o.CloneURL, bot: o.Bot, noForge: o.NoForge, quarantine: o.Quarantine,
-		mirrors: o.Mirrors, fetch: o.Fetch, workDir: o.WorkDir, floor: o.Floor, sessionURL: o.SessionURL, pricesAsOf: o.PricesAsOf, pushEnv: o.PushEnv,
+		mirrors: o.Mirrors, fetch: o.Fetch, workDir: o.WorkDir, floor: o.Floor, sessionURL: o.SessionURL, pricesAsOf: o.PricesAsOf, record: o.Record, pushEnv: o.PushEnv,
 		redactor: orEmpty(o.Redactor), clock: o.Clock, log: o.Log,
 	}
 	if p.clock == nil {
@@ -131,6 +135,9 @@ func New(o Options) (*Publisher, error) {
 	}
 	if p.sessionURL == nil {
 		p.sessionURL = func(string) string { return "" }
+	}
+	if p.record == nil {
+		p.record = func(context.Context, string, github.Write) error { return nil }
 	}
 	p.steps = &Steps{DB: o.DB, Clock: p.clock}
 	if err := os.MkdirAll(p.workDir, 0o711); err != nil {
@@ -225,7 +232,7 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 	}
 	receipt := scheduler.Receipt{
 		Branch: branch, HeadSHA: head, Tree: tree,
-		Evidence: kept.Digest, EventsHead: hex.EncodeToString(j.session.EventsHead), EventsCount: j.session.EventsCount,
+		Evidence: kept.Digest, EventsHead: kept.Manifest.Events.Head, EventsCount: kept.Manifest.Events.Count,
 		Withheld: j.verdict.Withheld,
 	}
 	if p.noForge {

@@ -25,7 +25,7 @@ func (p *Publisher) pullRequest(ctx context.Context, j *job, n github.NewPullReq
 			return pr, p.pulled(ctx, j, step, pr)
 		}
 	}
-	pr, err := j.github.CreatePullRequest(ctx, j.repo, n)
+	pr, err := j.github.CreatePullRequest(github.ForSession(ctx, s.ID, step.Key()), j.repo, n)
 	switch {
 	case err == nil:
 		return pr, p.pulled(ctx, j, step, pr)

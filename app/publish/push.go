@@ -33,6 +33,10 @@ const (
 	pushUnclear                // it may or may not have happened
 )
 
+func (e pushEnd) String() string {
+	return [...]string{"taken", "refused: the branch has moved", "refused by rules", "denied", "the repository is gone or read-only", "unclear"}[e]
+}
+
 // push pushes one commit to one branch, with a lease: expected is what the
 // branch must be at, empty if it must not exist.
 func (t *trusted) push(ctx context.Context, remote, token, head, branch, expected string, extra []string, r *redact.Redactor) (pushEnd, string, error) {
@@ -200,7 +204,7 @@ func (p *Publisher) deliver(ctx context.Context, j *job, branch, head string) er
 			return refuse(ReasonBranchMoved, "Somebody else pushed to %s; Inspect does not overwrite it.", branch)
 		}
 	}
-	if err := p.pushOnce(ctx, j, branch, head, expected); err != nil {
+	if err := p.pushOnce(ctx, j, step.Key(), branch, head, expected); err != nil {
 		return err
 	}
 	remote, err := p.remoteHead(ctx, j, branch)
@@ -214,7 +218,7 @@ func (p *Publisher) deliver(ctx context.Context, j *job, branch, head string) er
 }
 
 // pushOnce mints a token and pushes. nil means: read the remote to know.
-func (p *Publisher) pushOnce(ctx context.Context, j *job, branch, head, expected string) error {
+func (p *Publisher) pushOnce(ctx context.Context, j *job, key, branch, head, expected string) error {
 	s := j.session
 	n, err := p.db.Q().BranchPushing(ctx, storage.BranchPushingParams{RepositoryID: s.RepositoryID, Name: branch, SessionID: s.ID, Sha: head})
 	if err != nil || n != 1 {
@@ -227,7 +231,19 @@ func (p *Publisher) pushOnce(ctx context.Context, j *job, branch, head, expected
 		}
 		p.redactor.Add(token.Token)
 	}
+	w := github.Write{
+		Phase: github.WriteAsked, What: "push", Method: "push", Path: "/" + j.repo.String() + " refs/heads/" + branch, Key: key, SHA: head,
+	}
+	if err := p.record(ctx, s.ID, w); err != nil {
+		return fmt.Errorf("push to %s: it cannot be recorded, so it is not made: %w", branch, err)
+	}
 	end, words, err := j.trusted.push(ctx, p.cloneURL(j.repo), token.Token, head, branch, expected, p.pushEnv, p.redactor)
+	if w.Phase, w.Words = github.WriteAnswered, end.String(); err != nil {
+		w.Words = p.redactor.String(err.Error())
+	}
+	if err := p.record(context.WithoutCancel(ctx), s.ID, w); err != nil {
+		p.log.Warn("what came of a push could not be recorded", "session", s.ID, "branch", branch, "words", w.Words, "error", err)
+	}
 	if err != nil {
 		return err
 	}

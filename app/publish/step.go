@@ -50,6 +50,9 @@ func (s *Steps) Begin(ctx context.Context, session string, generation int32, nam
 	return st, nil
 }
 
+// Key names the effect in the world.
+func (st *Step) Key() string { return st.key }
+
 // End records that the effect is in the world.
 func (st *Step) End(ctx context.Context, result any) error {
 	body, err := json.Marshal(result)

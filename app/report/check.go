@@ -49,6 +49,7 @@ func (r *Reporter) checkRun(ctx context.Context, st *story) error {
 			return r.checked(ctx, st, step, id)
 		}
 	}
+	ctx = github.ForSession(ctx, s.ID, step.Key())
 	id, err := st.github.CreateCheckRun(ctx, st.repo, run)
 	if errors.Is(err, github.ErrInvalid) {
 		// Better a short report than none.

@@ -60,6 +60,7 @@ func (r *Reporter) comment(ctx context.Context, st *story) error {
 			return r.adopt(ctx, st, id, facts, body, digest)
 		}
 	}
+	ctx = github.ForSession(ctx, s.ID, step.Key())
 	id, err := st.github.CreateComment(ctx, st.repo, int(s.IssueNumber), body)
 	if errors.Is(err, github.ErrInvalid) {
 		body = comment.Render(least(facts))
@@ -106,6 +107,7 @@ func (r *Reporter) edit(ctx context.Context, st *story, facts comment.Facts, bod
 	if !st.ended && s.CommentAt.Valid && r.clock.Now().Sub(s.CommentAt.Time) < Debounce {
 		return nil
 	}
+	ctx = github.ForSession(ctx, s.ID, fmt.Sprintf("%s/comment/%.12s", s.ID, digest))
 	err := st.github.EditComment(ctx, st.repo, s.CommentID, body)
 	if errors.Is(err, github.ErrInvalid) {
 		err = st.github.EditComment(ctx, st.repo, s.CommentID, comment.Render(least(facts)))

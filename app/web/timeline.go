@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"inspect/app/github"
 	"inspect/checks/evidence"
 	"inspect/checks/redact"
 	"inspect/checks/render"
@@ -159,11 +160,29 @@ func describe(v *eventView, data []byte) {
 		if read(&x) {
 			v.Title, v.Detail = "Asked to stop by "+x.Who, x.Words
 		}
+	case scheduler.EventGitHub:
+		var x github.Write
+		if read(&x) {
+			v.written(x)
+		}
 	default:
 		fits = false
 	}
 	if !fits {
 		v.Title, v.Detail = v.Kind, indent(data)
+	}
+}
+
+// written tells of a write to GitHub; that it was asked for is of lesser interest.
+func (v *eventView) written(x github.Write) {
+	v.Title, v.Detail = "GitHub: "+x.What, x.Method+" "+x.Path+"\nkey "+x.Key
+	switch {
+	case x.Phase == github.WriteAsked:
+		v.Title, v.Quiet = v.Title+" asked for", true
+	case x.Status != 0:
+		v.Title, v.Bad = fmt.Sprintf("%s, answered with %d", v.Title, x.Status), x.Status >= 300
+	default:
+		v.Title += ", " + x.Words
 	}
 }
 

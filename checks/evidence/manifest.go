@@ -52,8 +52,18 @@ type Manifest struct {
 	Instructions  string      `json:"instructions,omitempty"` // SHA-256 of the first prompt as the agent got it
 	Times         Times       `json:"times"`
 
+	// Events is the record of the session's events when it came to its end or to
+	// be published; there are later ones. Absent in older manifests.
+	Events Events `json:"events,omitzero"`
+
 	// Files are the evidence files by name, each found under its digest.
 	Files []File `json:"files"`
+}
+
+// Events is a place in the chain of a session's events.
+type Events struct {
+	Count int64  `json:"count"`
+	Head  string `json:"head"` // hash of event Count, hexadecimal
 }
 
 // File is one evidence file.

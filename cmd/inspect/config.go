@@ -45,6 +45,7 @@ type serveConfig struct {
 	RunnerUID      int
 	EgressUID      int
 	LogFormat      string
+	KeepEvents     keepDuration
 }
 
 func (c *serveConfig) flags(f *pflag.FlagSet) {
@@ -75,6 +76,7 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.IntVar(&c.SandboxUID, "sandbox-uid", 64001, "account id of sandboxes when started as root")
 	f.IntVar(&c.RunnerUID, "runner-uid", 64002, "account id of runners when started as root")
 	f.IntVar(&c.EgressUID, "egress-uid", 64003, "account id of the proxies of setup when started as root")
+	f.Var(&c.KeepEvents, "keep-events", "how long events of ended sessions are kept, as in 2555d (default: for ever)")
 	f.StringVar(&c.LogFormat, "log", "text", "text or json")
 }
 

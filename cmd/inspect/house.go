@@ -244,6 +244,9 @@ func (h *house) publisher(ctx context.Context, o try.HouseOptions, out *try.Hous
 		CloneURL:   func(r github.Repo) string { return o.CloneURL(r.ID) },
 		Quarantine: quarantine{launcher: launcher, uid: uid, gid: uid},
 		Mirrors:    h.dirs.mirrors, WorkDir: h.dirs.publish,
+		Record: func(ctx context.Context, session string, w github.Write) error {
+			return out.Scheduler.Record(ctx, session, scheduler.EventGitHub, w)
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("publishing: %w", err)

@@ -60,7 +60,7 @@ func run(ctx context.Context) int {
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(serveCommand(), nodeCommand(), runnerCommand(), envCommand(), policyCommand(), tryCommand(), demoCommand(), commandsCommand())
+	root.AddCommand(serveCommand(), nodeCommand(), runnerCommand(), envCommand(), policyCommand(), auditCommand(), tryCommand(), demoCommand(), commandsCommand())
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0

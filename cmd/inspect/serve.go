@@ -170,9 +170,13 @@ func serve(ctx context.Context, c serveConfig) error {
 	if spacing == 0 {
 		spacing = -1 // none
 	}
+	var sched *scheduler.Scheduler
+	record := func(ctx context.Context, session string, w github.Write) error {
+		return sched.Record(ctx, session, scheduler.EventGitHub, w)
+	}
 	app, err := github.New(github.Options{
 		AppID: c.AppID, Key: []byte(key), APIBase: c.API, GitBase: c.Git,
-		WriteSpacing: spacing, Redactor: redactor, Log: log,
+		WriteSpacing: spacing, Redactor: redactor, Record: record, Log: log,
 	})
 	if err != nil {
 		return usageError{err}
@@ -199,8 +203,8 @@ func serve(ctx context.Context, c serveConfig) error {
 
 	fx := &effects{app: app, db: db}
 	var in *intake.Intake
-	sched, err := scheduler.New(scheduler.Options{
-		DB: db, Blobs: blobs, Effects: fx, Engine: engine, Log: log,
+	sched, err = scheduler.New(scheduler.Options{
+		DB: db, Blobs: blobs, Effects: fx, Engine: engine, Log: log, KeepEvents: time.Duration(c.KeepEvents),
 		Limits:   scheduler.Limits{Total: c.MaxSessions},
 		Times:    scheduler.Times{Refresh: 15 * time.Minute},
 		GrantKey: signing, RunnerUID: c.RunnerUID, ModelAPI: models.API,
@@ -224,7 +228,7 @@ func serve(ctx context.Context, c serveConfig) error {
 		DB: db, Blobs: blobs, CloneURL: app.CloneURL, Bot: app.Bot, Redactor: redactor, SessionURL: sessionURL, Log: log,
 		GitHub:     func(id int64) publish.GitHub { return app.Installation(id) },
 		Quarantine: quarantine{launcher: launcher, uid: c.SandboxUID, gid: c.SandboxUID},
-		PricesAsOf: models.PricesAsOf, Floor: floor.For,
+		PricesAsOf: models.PricesAsOf, Floor: floor.For, Record: record,
 		Mirrors: dirs.mirrors, WorkDir: dirs.publish,
 	})
 	if err != nil {
