@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"inspect/envs/sandbox"
 	"inspect/envs/snapshot"
 	"inspect/envs/wire"
 )
@@ -18,6 +19,7 @@ import (
 // running is a sandbox this process started.
 type running struct {
 	sandbox Sandbox
+	beside  string        // id of the sandbox it is a compartment of
 	ways    *ways         // out of it
 	over    chan struct{} // closed when it has ended
 	end     wire.SandboxEnd
@@ -87,12 +89,18 @@ func (n *Node) discard(ctx context.Context, id snapshot.CloneID) error {
 	return nil
 }
 
-// end kills the sandbox with that id, whoever started it. The caller holds the id.
+// end kills the sandbox with that id, whoever started it, with what is beside
+// it. The caller holds the id.
 func (n *Node) end(ctx context.Context, id string) error {
 	n.mu.Lock()
-	r := n.running[id]
+	var all []*running
+	for other, r := range n.running {
+		if other == id || r.beside == id {
+			all = append(all, r)
+		}
+	}
 	n.mu.Unlock()
-	if r != nil {
+	for _, r := range all {
 		if err := r.sandbox.Kill(ctx); err != nil {
 			return err
 		}
@@ -125,13 +133,19 @@ func (n *Node) start(ctx context.Context, id, tree string, repository int64, lim
 		return nil, err
 	}
 	w.apply(&spec)
+	return n.launch(ctx, spec, w)
+}
+
+// launch starts what a spec describes and keeps account of it.
+func (n *Node) launch(ctx context.Context, spec sandbox.Spec, w *ways) (*running, error) {
+	id := spec.ID
 	sb, err := n.o.Launcher.Start(ctx, spec)
 	if err != nil {
 		w.letGo()
 		w.remove()
 		return nil, fmt.Errorf("start sandbox %s: %w", id, err)
 	}
-	r := &running{sandbox: sb, ways: w, over: make(chan struct{})}
+	r := &running{sandbox: sb, beside: spec.Beside, ways: w, over: make(chan struct{})}
 	n.mu.Lock()
 	n.running[id] = r
 	n.mu.Unlock()
@@ -225,6 +239,9 @@ func (n *Node) startGranted(ctx context.Context, uid int, line []byte, files []*
 	if err := checkSockets(g.Sockets); err != nil {
 		return "", nil, err
 	}
+	if req.Beside != "" && !compartmentPattern.MatchString(req.Beside) {
+		return "", nil, badRequest("what is to run beside the sandbox has no proper name")
+	}
 	unlock, err := n.ids.lock(ctx, id.String())
 	if err != nil {
 		return "", nil, err
@@ -236,6 +253,10 @@ func (n *Node) startGranted(ctx context.Context, uid int, line []byte, files []*
 	}
 	if string(c.Snapshot) != g.Snapshot {
 		return "", nil, badRequest("the clone was made from another snapshot than the grant names")
+	}
+	if req.Beside != "" {
+		r, err := n.startBeside(ctx, id.String(), req.Beside, c.Path, g.RepositoryID, g.Limits, g.Sockets, files[0])
+		return compartmentID(id.String(), req.Beside), r, err
 	}
 	r, err := n.start(ctx, id.String(), c.Path, g.RepositoryID, g.Limits, g.Sockets, files[0])
 	return id.String(), r, err

@@ -240,12 +240,13 @@ type plane struct {
 	results chan wire.WorkResult
 	asked   chan struct{} // one for each refs call
 
-	mu     sync.Mutex
-	refs   wire.Refs
-	states []wire.NodeState
-	down   bool // answers 503 to everything
-	refuse bool // refuses offers
-	tokens int
+	mu      sync.Mutex
+	refs    wire.Refs
+	states  []wire.NodeState
+	down    bool // answers 503 to everything
+	refuse  bool // refuses offers
+	tokens  int
+	secrets map[string]string
 }
 
 func newPlane(t *testing.T) *plane {
@@ -277,6 +278,23 @@ func newPlane(t *testing.T) *plane {
 		decode(t, r, &res)
 		p.results <- res
 		w.WriteHeader(http.StatusNoContent)
+	})
+	mux.HandleFunc("POST /node/v1/work/{id}/secrets", func(w http.ResponseWriter, r *http.Request) {
+		var q wire.SecretsRequest
+		decode(t, r, &q)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		reply := wire.SecretsReply{Values: map[string]string{}}
+		for _, name := range q.Names {
+			value, ok := p.secrets[name]
+			if !ok {
+				w.WriteHeader(http.StatusBadRequest)
+				_ = json.NewEncoder(w).Encode(wire.Error{Code: "bad_request", Message: "the secret " + name + " is not set"})
+				return
+			}
+			reply.Values[name] = value
+		}
+		_ = json.NewEncoder(w).Encode(reply)
 	})
 	mux.HandleFunc("POST /node/v1/snapshots", func(w http.ResponseWriter, r *http.Request) {
 		var o wire.SnapshotOffer

@@ -96,6 +96,7 @@ type Node struct {
 	mu      sync.Mutex
 	running map[string]*running // sandboxes this process started
 	working map[int64]bool      // work items in hand
+	secrets map[string]int      // values that refreshes were given, by how many of them
 	offered map[snapshot.SnapshotID]time.Time
 }
 
@@ -167,7 +168,7 @@ func New(o Options) (*Node, error) {
 		},
 		slots:    make(chan struct{}, o.Refreshes),
 		instance: rand.Text(), announced: make(chan struct{}),
-		running: map[string]*running{}, working: map[int64]bool{}, offered: map[snapshot.SnapshotID]time.Time{},
+		running: map[string]*running{}, working: map[int64]bool{}, secrets: map[string]int{}, offered: map[snapshot.SnapshotID]time.Time{},
 	}, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"inspect/envs/proc"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/snapshot"
+	"inspect/envs/spec"
 	"inspect/envs/wire"
 )
 
@@ -37,7 +38,7 @@ func (e *refreshError) Error() string { return e.words }
 func failed(format string, args ...any) error { return &refreshError{fmt.Sprintf(format, args...)} }
 
 // refresh prepares a snapshot: fetch → checkout → setup → services and load →
-// scan → snapshot → proof. Whatever the repository brings runs in a sandbox. It is idempotent: a
+// scan → search for secrets → snapshot → proof. Whatever the repository brings runs in a sandbox. It is idempotent: a
 // snapshot that is there already is proved again and offered. If it fails
 // nothing of it stays. The caller holds the snapshot's name.
 func (n *Node) refresh(ctx context.Context, work int64, w wire.RefreshWork) (*wire.SnapshotOffer, error) {
@@ -58,15 +59,16 @@ func (n *Node) refresh(ctx context.Context, work int64, w wire.RefreshWork) (*wi
 	parent := ctx
 	ctx, cancel := proc.WithTimeout(ctx, n.clock, timeout)
 	defer cancel()
-	r := &refresher{n: n, w: w, meta: snapshot.Meta{
+	r := &refresher{n: n, w: w, work: work, meta: snapshot.Meta{
 		Environment: w.Environment, Generation: w.Generation, Commit: w.Commit, ConfigDigest: w.ConfigDigest,
 	}, phases: map[string]time.Duration{}}
+	defer r.forget()
 	info, err := r.run(ctx)
 	if err != nil && parent.Err() == nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		err = failed("preparing the environment took longer than %s and was stopped while in phase %s\n%v", timeout, r.phase, err)
 	}
 	if err != nil {
-		return nil, err
+		return nil, r.safe(err)
 	}
 	return &wire.SnapshotOffer{
 		Work: work, Snapshot: w.Snapshot, Environment: w.Environment, Generation: w.Generation, Commit: w.Commit,
@@ -97,6 +99,11 @@ func (n *Node) checkRefresh(w wire.RefreshWork) error {
 	for _, s := range slices.Concat(w.Setup, w.Load) {
 		lines = append(lines, s.Run)
 	}
+	for _, name := range named(w) {
+		if !spec.IsSecretName(name) {
+			return fmt.Errorf("it names a secret %q, which is no name of one", redact.Cut(name, 60))
+		}
+	}
 	for _, svc := range w.Services {
 		if !servicePattern.MatchString(svc.Name) || svc.Command == "" || svc.Port < 0 || svc.Port > 65535 {
 			return fmt.Errorf("a service has no proper name, command or port: %q", redact.Cut(svc.Name, 60))
@@ -125,6 +132,9 @@ func proofOf(w wire.RefreshWork) snapshot.CloneID {
 type refresher struct {
 	n      *Node
 	w      wire.RefreshWork
+	work   int64 // id of the work item
+	box    box
+	given  []secret // by the control plane
 	meta   snapshot.Meta
 	phase  string
 	phases map[string]time.Duration
@@ -213,6 +223,9 @@ func (r *refresher) build(ctx context.Context) (info snapshot.Info, err error) {
 		}
 		return r.in("scan", func() error { return r.scan(ctx, c) })
 	})
+	if err == nil && len(named(r.w)) > 0 {
+		err = r.in("secrets", func() error { return r.search(ctx, b.Path) })
+	}
 	if err != nil {
 		return info, err
 	}
@@ -288,6 +301,7 @@ func (r *refresher) inSandbox(ctx context.Context, id, tree string, fn func(*str
 		ferr = c.Ready(ctx)
 	}
 	if ferr == nil {
+		r.box = box{id: id, tree: tree, limits: limits, sockets: sockets}
 		ferr = fn(c)
 	}
 	_ = c.Close()

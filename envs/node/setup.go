@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -62,11 +63,21 @@ func (r *refresher) setup(ctx context.Context, c *stream.Client) error {
 		if len(r.w.Services) > 0 {
 			argv = services.Shell(line)
 		}
-		if err := r.command(ctx, c, what, line, stream.Exec{Argv: argv}); err != nil {
+		if err := r.step(ctx, c, strconv.Itoa(i)+"-setup", what, step, argv); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// step runs one step where its secrets are its alone.
+func (r *refresher) step(ctx context.Context, c *stream.Client, place, what string, s wire.Step, argv []string) error {
+	p, err := r.place(ctx, c, place, what, s)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return r.command(ctx, p, what, s.Run, stream.Exec{Argv: argv, Env: p.Env})
 }
 
 // data starts the services, loads the data into them and stops them cleanly, so
@@ -82,6 +93,9 @@ func (r *refresher) data(ctx context.Context, c *stream.Client) error {
 	err := r.in("services", func() (err error) {
 		set, err = services.Start(ctx, c, r.w.Services, services.Options{
 			Clock: r.n.clock, Redact: r.n.redactor, Timeout: firstStart,
+			Apart: func(ctx context.Context, s wire.Service) (services.Apart, error) {
+				return r.apart(ctx, s.Name, "service "+s.Name, s.Secrets)
+			},
 			Dial: func(ctx context.Context, addr string) (net.Conn, error) { return dialer.Dial(ctx, c, addr) },
 			Event: func(s wire.ServiceState) {
 				r.n.log.Info("a service of a refresh", "snapshot", r.w.Snapshot, "service", s.Name, "state", s.State, "after", s.After, "words", s.Words)
@@ -122,9 +136,8 @@ func (r *refresher) data(ctx context.Context, c *stream.Client) error {
 
 func (r *refresher) load(ctx context.Context, c *stream.Client) error {
 	for i, step := range r.w.Load {
-		line := step.Run
 		what := fmt.Sprintf("loading data, line %d of %d,", i+1, len(r.w.Load))
-		if err := r.command(ctx, c, what, line, stream.Exec{Argv: services.Shell(line)}); err != nil {
+		if err := r.step(ctx, c, strconv.Itoa(i)+"-load", what, step, services.Shell(step.Run)); err != nil {
 			return err
 		}
 	}
@@ -264,7 +277,7 @@ func listed(names []string) string {
 
 // command runs one command in the sandbox. If it fails the error has its last
 // lines, without secrets.
-func (r *refresher) command(ctx context.Context, c *stream.Client, what, line string, e stream.Exec) error {
+func (r *refresher) command(ctx context.Context, c services.Sandbox, what, line string, e stream.Exec) error {
 	tail := &proc.Tail{N: outputTail}
 	shared := io.Writer(tail)
 	if e.Stdout == nil {

@@ -22,6 +22,7 @@ const maxAnswer = 256 << 10
 // box is a running sandbox and what we know of its end.
 type box struct {
 	a       *attempt
+	purpose string
 	sb      Sandbox
 	end     <-chan wire.SandboxEnd
 	ways    map[string]net.Listener // out of the sandbox, by the name of the grant's socket
@@ -39,7 +40,7 @@ func (a *attempt) open(ctx context.Context, purpose string) (*box, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start a sandbox: %w", err)
 	}
-	return &box{a: a, sb: sb, end: end, ways: ways}, nil
+	return &box{a: a, purpose: purpose, sb: sb, end: end, ways: ways}, nil
 }
 
 // close ends the sandbox with all that runs in it and says what is known about

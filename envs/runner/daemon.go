@@ -25,6 +25,14 @@ func (d daemon) Sandbox(ctx context.Context, grant string) (Sandbox, <-chan wire
 	return r.Client, r.Ends, r.Sockets, nil
 }
 
+func (d daemon) Beside(ctx context.Context, grant, name string) (Sandbox, <-chan wire.SandboxEnd, error) {
+	r, err := dial.Beside(ctx, d.socket, grant, name)
+	if err != nil {
+		return nil, nil, err // a nil client is no Sandbox
+	}
+	return r.Client, r.Ends, nil
+}
+
 func (d daemon) Discard(ctx context.Context, grant string) error {
 	return dial.Discard(ctx, d.socket, grant)
 }

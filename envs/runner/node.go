@@ -20,6 +20,9 @@ type Node interface {
 	// could tell. The listeners are those of the grant's sockets, by name; they
 	// are the caller's to serve and to close.
 	Sandbox(ctx context.Context, grant string) (Sandbox, <-chan wire.SandboxEnd, map[string]net.Listener, error)
+	// Beside starts a compartment of that name beside the grant's running
+	// sandbox, see wire.SandboxRequest. The channel is as Sandbox's.
+	Beside(ctx context.Context, grant, name string) (Sandbox, <-chan wire.SandboxEnd, error)
 	// Discard removes the grant's clone. Not found is success.
 	Discard(ctx context.Context, grant string) error
 }

@@ -257,8 +257,9 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 	v, err := a.verify(ctx, e.taken, &times)
 	a.givePrompts(live, nil)
 	var service *services.Error
+	var secret *secretError
 	switch {
-	case errors.As(err, &service):
+	case errors.As(err, &service), errors.As(err, &secret):
 		o = a.serviceTrouble(ctx, "with the change applied", err)
 	case err != nil:
 		o = a.trouble(ctx, "verify", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"time"
 
 	"inspect/envs/proc"
@@ -27,10 +28,21 @@ func (b *box) startServices(ctx context.Context) (*declared, error) {
 	if len(a.spec.Services) == 0 {
 		return nil, nil
 	}
-	set, err := services.Start(ctx, b.sb, a.spec.Services, services.Options{
+	list := slices.Clone(a.spec.Services)
+	for i, s := range list {
+		if len(s.Secrets) > 0 {
+			// A stop line would run beside the secret what the agent may have made
+			// of a script. The clone is not needed again: SIGTERM will do.
+			list[i].Stop = ""
+		}
+	}
+	set, err := services.Start(ctx, b.sb, list, services.Options{
 		Event:  func(s wire.ServiceState) { a.events.add(wire.EventService, s) },
 		Redact: a.red, Clock: a.clock, Timeout: a.opt.pace.service, Dir: a.places().workspace,
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) { return dialer.Dial(ctx, b.sb, addr) },
+		Apart: func(ctx context.Context, s wire.Service) (services.Apart, error) {
+			return b.apart(ctx, s.Name, "service "+s.Name, s.Secrets)
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -65,6 +77,9 @@ func (d *declared) stop(phase context.Context) {
 // serviceTrouble is the outcome of a service that did not become ready: the
 // repository declared it, so it is for its people to mend.
 func (a *attempt) serviceTrouble(ctx context.Context, when string, err error) wire.Outcome {
+	if o, ok := secretTrouble(err); ok {
+		return o
+	}
 	var service *services.Error
 	if ctx.Err() != nil || !errors.As(err, &service) {
 		return a.trouble(ctx, wire.ReasonService, err)

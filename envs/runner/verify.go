@@ -3,8 +3,10 @@ package runner
 import (
 	"context"
 	"errors"
+	"strconv"
 
 	"inspect/envs/sandbox/stream"
+	"inspect/envs/services"
 	"inspect/envs/wire"
 )
 
@@ -62,8 +64,8 @@ func (a *attempt) verify(ctx context.Context, t taken, times *wire.Times) (verif
 		return v, err
 	}
 	defer running.stop(ctx)
-	for _, c := range a.spec.Verify {
-		res, err := a.verifyOne(ctx, b, c)
+	for i, c := range a.spec.Verify {
+		res, err := a.verifyOne(ctx, b, i, c)
 		if err != nil && res.Stdout == "" {
 			return v, err // it did not run, or our own disk is full
 		}
@@ -80,9 +82,18 @@ func (a *attempt) verify(ctx context.Context, t taken, times *wire.Times) (verif
 	return v, nil
 }
 
-// verifyOne runs one command and keeps all it said.
-func (a *attempt) verifyOne(ctx context.Context, b *box, c wire.Verify) (wire.VerifyResult, error) {
+// verifyOne runs one command, the one with that index, and keeps all it said.
+func (a *attempt) verifyOne(ctx context.Context, b *box, index int, c wire.Verify) (wire.VerifyResult, error) {
 	res := wire.VerifyResult{Name: c.Name, Run: c.Run, Report: c.Report, ExitCode: -1}
+	place := services.Apart{Sandbox: b.sb, Close: func() {}}
+	if len(c.Secrets) > 0 {
+		var err error
+		// No service has such a name.
+		if place, err = b.apart(ctx, strconv.Itoa(index)+"-verify", "verification command "+c.Name, c.Secrets); err != nil {
+			return res, err
+		}
+	}
+	defer place.Close()
 	limit := a.spec.Limits.OutputBytes
 	if limit <= 0 {
 		limit = defaultOutputBytes
@@ -97,8 +108,8 @@ func (a *attempt) verifyOne(ctx context.Context, b *box, c wire.Verify) (wire.Ve
 		return res, err
 	}
 	begun := a.clock.Now()
-	exit, runErr := b.sb.Run(ctx, stream.Exec{
-		Argv: []string{"sh", "-c", c.Run}, Dir: a.places().workspace, Stdout: stdout, Stderr: stderr,
+	exit, runErr := place.Run(ctx, stream.Exec{
+		Argv: []string{"sh", "-c", c.Run}, Env: place.Env, Dir: a.places().workspace, Stdout: stdout, Stderr: stderr,
 	})
 	res.Duration = a.clock.Now().Sub(begun)
 	out, err := stdout.finish()

@@ -163,6 +163,7 @@ type testNode struct {
 	clients []*stream.Client
 	starts  map[string]int
 	gone    map[string]bool
+	running map[string]string // id of the last sandbox of a purpose
 
 	// onSandbox, if set, may change what the runner gets for its nth sandbox
 	// of a purpose, counted from 1.
@@ -188,19 +189,45 @@ func (n *testNode) Restore(ctx context.Context, purpose string) (wire.RestoreRep
 	return wire.RestoreReply{Commit: n.sample.first, Store: "dir", Tier: "test", Limits: "enforced", Duration: time.Millisecond}, nil
 }
 
+func (n *testNode) Beside(ctx context.Context, purpose, name string) (Sandbox, <-chan wire.SandboxEnd, error) {
+	n.mu.Lock()
+	beside := n.running[purpose]
+	n.mu.Unlock()
+	client, ends, err := n.start(ctx, purpose, beside+"-"+name, beside)
+	if err != nil {
+		return nil, nil, err
+	}
+	return client, ends, nil
+}
+
 func (n *testNode) Sandbox(ctx context.Context, purpose string) (Sandbox, <-chan wire.SandboxEnd, map[string]net.Listener, error) {
 	n.mu.Lock()
 	n.n++
 	n.starts[purpose]++
 	id, nth := fmt.Sprintf("s%d-%s", n.n, strings.ReplaceAll(filepath.Base(n.dir), "/", "-")), n.starts[purpose]
 	n.mu.Unlock()
-	ours, theirs, err := stream.Pair()
+	client, ends, err := n.start(ctx, purpose, id, "")
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	n.mu.Lock()
+	n.running[purpose] = id
+	n.mu.Unlock()
+	if n.onSandbox != nil {
+		sb, end, err := n.onSandbox(purpose, nth, client, ends)
+		return sb, end, nil, err
+	}
+	return client, ends, nil, nil
+}
+
+func (n *testNode) start(ctx context.Context, purpose, id, beside string) (*stream.Client, <-chan wire.SandboxEnd, error) {
+	ours, theirs, err := stream.Pair()
+	if err != nil {
+		return nil, nil, err
+	}
 	clone := n.clone(purpose)
 	box, err := n.l.Start(ctx, sandbox.Spec{
-		ID: id, Control: theirs, Limits: n.limits,
+		ID: id, Beside: beside, Control: theirs, Limits: n.limits,
 		Mounts: []sandbox.Mount{
 			{Source: clone + "/work", Target: sandbox.Workspace, Writable: true},
 			{Source: clone + "/home", Target: sandbox.Home, Writable: true},
@@ -209,7 +236,7 @@ func (n *testNode) Sandbox(ctx context.Context, purpose string) (Sandbox, <-chan
 	})
 	if err != nil {
 		ours.Close()
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	client := stream.NewClient(ours)
 	ends := make(chan wire.SandboxEnd, 1)
@@ -217,11 +244,7 @@ func (n *testNode) Sandbox(ctx context.Context, purpose string) (Sandbox, <-chan
 	n.mu.Lock()
 	n.boxes, n.clients = append(n.boxes, box), append(n.clients, client)
 	n.mu.Unlock()
-	if n.onSandbox != nil {
-		sb, end, err := n.onSandbox(purpose, nth, client, ends)
-		return sb, end, nil, err
-	}
-	return client, ends, nil, nil
+	return client, ends, nil
 }
 
 func (n *testNode) Discard(_ context.Context, purpose string) error {
@@ -261,7 +284,7 @@ func newWorld(t *testing.T, flags ...string) *world {
 	w := &world{
 		t: t, sample: s,
 		node: &testNode{
-			t: t, l: theLauncher(t), sample: s, dir: dir, starts: map[string]int{}, gone: map[string]bool{},
+			t: t, l: theLauncher(t), sample: s, dir: dir, starts: map[string]int{}, gone: map[string]bool{}, running: map[string]string{},
 			limits: wire.Limits{CPU: 2, MemoryBytes: 512 << 20, Pids: 200},
 		},
 	}

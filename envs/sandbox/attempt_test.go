@@ -16,6 +16,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"inspect/envs/wire"
 )
 
 // attempts are ways out, tried inside by the sandbox's own user. Each returns
@@ -43,8 +45,15 @@ var attempts = map[string]func(args []string) error{
 	"the ways out":              waysOut,
 }
 
+// gvisorsKernel says that an attempt is made inside gVisor, whose kernel refuses
+// some things in other ways.
+var gvisorsKernel = os.Getenv("TIER") == wire.TierGVisor
+
 func attempt(args []string) int {
 	f := attempts[args[0]]
+	if args[0] == atBeside {
+		f = sandboxBeside
+	}
 	if f == nil {
 		fmt.Println("no such attempt")
 		return 2
@@ -89,8 +98,14 @@ func lookIntoInit([]string) error {
 		errs = append(errs, refused("/proc/1/"+f, err, fs.ErrPermission, fs.ErrNotExist))
 	}
 	for _, d := range []string{"fd", "map_files", "task/1/fd"} {
-		_, err := os.ReadDir("/proc/1/" + d)
-		errs = append(errs, refused("/proc/1/"+d, err, fs.ErrPermission))
+		entries, err := os.ReadDir("/proc/1/" + d)
+		for _, e := range entries { // gVisor tells the numbers and no more
+			_, err := os.Open("/proc/1/" + d + "/" + e.Name())
+			errs = append(errs, refused("/proc/1/"+d+"/"+e.Name(), err, fs.ErrPermission))
+		}
+		if len(entries) == 0 || !gvisorsKernel {
+			errs = append(errs, refused("/proc/1/"+d, err, fs.ErrPermission, fs.ErrNotExist))
+		}
 	}
 	for _, l := range []string{"exe", "cwd", "root"} {
 		_, err := os.Readlink("/proc/1/" + l)
@@ -137,8 +152,8 @@ func traceInit([]string) error {
 	)
 }
 
-// signalInit sends the init every signal there is. The test looks afterwards
-// whether it still serves.
+// signalInit sends the init every signal there is, in every way there is. The
+// test looks afterwards whether it still serves.
 func signalInit([]string) error {
 	for sig := syscall.Signal(1); sig < 65; sig++ {
 		switch sig {
@@ -146,8 +161,33 @@ func signalInit([]string) error {
 			continue
 		}
 		for range 3 {
-			if err := unix.Kill(1, sig); err != nil {
+			if err := unix.Kill(1, sig); err != nil && !gvisorsKernel {
 				return fmt.Errorf("signal %d: %w", sig, err)
+			}
+		}
+	}
+	info := [128]byte{}
+	p := uintptr(unsafe.Pointer(&info[0]))
+	for _, sig := range []uintptr{uintptr(unix.SIGSTOP), uintptr(unix.SIGKILL)} {
+		*(*int32)(unsafe.Pointer(&info[0])), *(*int32)(unsafe.Pointer(&info[8])) = int32(sig), -1 // SI_QUEUE
+		_ = call(unix.SYS_TGKILL, 1, 1, sig)
+		_ = call(unix.SYS_RT_SIGQUEUEINFO, 1, sig, p)
+		_ = call(unix.SYS_RT_TGSIGQUEUEINFO, 1, 1, sig, p)
+		tasks, err := os.ReadDir("/proc/1/task")
+		if err != nil {
+			return err
+		}
+		for _, t := range tasks {
+			tid, _ := strconv.Atoi(t.Name())
+			_ = call(unix.SYS_TKILL, uintptr(tid), sig)
+		}
+		for _, open := range []func() (int, error){
+			func() (int, error) { return unix.PidfdOpen(1, 0) },
+			func() (int, error) { return unix.Open("/proc/1", unix.O_RDONLY, 0) },
+		} {
+			if fd, err := open(); err == nil {
+				_ = unix.PidfdSendSignal(fd, syscall.Signal(sig), nil, 0)
+				unix.Close(fd)
 			}
 		}
 	}
@@ -286,7 +326,7 @@ func unknownCalls([]string) error {
 func hostFiles(args []string) error {
 	var errs []error
 	for _, p := range append(args, "/etc/shadow", "/etc/hostname", "/etc/resolv.conf", "/etc/npmrc", "/etc/gitconfig",
-		"/etc/machine-id", "/root", "/var/lib", "/var/log", "/sys", "/boot", "/opt", "/srv", "/mnt", "/media",
+		"/etc/machine-id", "/root", "/var/lib", "/var/log", "/sys/kernel", "/boot", "/opt", "/srv", "/mnt", "/media",
 		"/lost+found", "/var/run/docker.sock", "/run/systemd", "/run/user", "/run/dbus", "/proc/1/root/etc/shadow",
 		"/proc/1/cwd") {
 		_, err := os.Stat(p)
@@ -300,6 +340,10 @@ func hostFiles(args []string) error {
 	for _, e := range entries {
 		switch e.Name() {
 		case "bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "proc", "dev", "tmp", "run", "var", "home", "workspace":
+		case "sys": // an empty one hides gVisor's
+			if in, err := os.ReadDir("/sys"); !gvisorsKernel || err != nil || len(in) > 0 {
+				errs = append(errs, fmt.Errorf("/sys holds %v, %w", in, err))
+			}
 		default:
 			errs = append(errs, fmt.Errorf("/%s is visible", e.Name()))
 		}
@@ -337,9 +381,13 @@ func devices([]string) error {
 		}
 		switch p {
 		case "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts/ptmx":
-		default:
-			errs = append(errs, fmt.Errorf("%s is there", p))
+			return nil
+		case "/dev/fuse", "/dev/net/tun": // gVisor has ones of its own; mounting and networks are refused
+			if gvisorsKernel {
+				return nil
+			}
 		}
+		errs = append(errs, fmt.Errorf("%s is there", p))
 		return nil
 	})
 	for _, dir := range []string{"/tmp", Workspace, "/dev"} {
@@ -468,19 +516,20 @@ func waysOut(args []string) error {
 		refused("look beside it", lerr, fs.ErrNotExist),
 		refused("listen beside it", aerr, unix.EROFS),
 		refused("open it", werr, unix.ENXIO, unix.EROFS),
-		refused("remove it", os.Remove(socket), unix.EROFS, unix.EBUSY),
+		refused("remove it", os.Remove(socket), unix.EROFS, unix.EBUSY, unix.EACCES),
 		refused("put another in its place", os.Rename("/tmp", socket), unix.EXDEV, unix.EROFS, unix.EBUSY, unix.EACCES, unix.EPERM),
 		refused("link over it", os.Symlink("/tmp/x", socket), fs.ErrExist, unix.EROFS),
 		refused("move it", os.Rename(socket, SocketDir+"/x"), unix.EROFS, unix.EBUSY),
 		refused("close it to others", os.Chmod(socket, 0), unix.EROFS, unix.EPERM),
 		refused("give it away", os.Chown(socket, InsideUID, InsideGID), unix.EROFS, unix.EPERM, unix.EINVAL),
 		refused("move its directory", os.Rename(SocketDir, "/run/x"), unix.EXDEV, unix.EROFS, unix.EBUSY),
-		refused("write beside it", os.WriteFile(SocketDir+"/x", nil, 0o600), unix.EROFS),
+		refused("write beside it", os.WriteFile(SocketDir+"/x", nil, 0o600), unix.EROFS, unix.EACCES),
 	}
 	// The port is the init's and stays it.
 	for _, host := range []string{"127.0.0.1", "", "::1"} {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, args[0]))
 		if err == nil {
+			err = overheard(l.(*net.TCPListener), "127.0.0.1:"+args[0])
 			l.Close()
 		}
 		errs = append(errs, refused("take the port on "+host, err, unix.EADDRINUSE, unix.EADDRNOTAVAIL))
@@ -505,6 +554,27 @@ func waysOut(args []string) error {
 		errs = append(errs, refused("the init's descriptors", err, fs.ErrPermission, fs.ErrNotExist))
 	}
 	return errors.Join(errs...)
+}
+
+// overheard connects to an address and is EADDRINUSE if a listener does not get
+// the connection. (gVisor lets one listen on all addresses beside one that has
+// the port on a certain address. Who connects to that reaches the latter.)
+func overheard(l *net.TCPListener, address string) error {
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = l.SetDeadline(time.Now().Add(100 * time.Millisecond))
+	got, err := l.Accept()
+	if err == nil {
+		got.Close()
+		return nil
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return unix.EADDRINUSE
+	}
+	return err
 }
 
 func kernelSettings([]string) error {

@@ -11,61 +11,66 @@ import (
 	"time"
 
 	"inspect/envs/sandbox/stream"
+	"inspect/envs/wire"
 )
 
 func TestProbe(t *testing.T) {
-	p, err := theLauncher(t).Probe(deadline(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.HasPrefix(p.Tier, "bubblewrap 0.") {
-		t.Errorf("tier %q", p.Tier)
-	}
-	if root && p.Limits != "enforced" {
-		t.Errorf("limits %q", p.Limits)
-	}
+	eachTier(t, func(t *testing.T) {
+		p, err := theLauncher(t).Probe(deadline(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(p.Tier, map[string]string{wire.TierBubblewrap: "bubblewrap 0.", wire.TierGVisor: "gvisor v0."}[tierOf(t)]) {
+			t.Errorf("tier %q", p.Tier)
+		}
+		if root && p.Limits != "enforced" {
+			t.Errorf("limits %q", p.Limits)
+		}
+	})
 }
 
 func TestTheWorldInside(t *testing.T) {
-	mirror := shared(t)
-	if err := os.WriteFile(filepath.Join(mirror, "HEAD"), []byte("ref"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	home := shared(t)
-	b := start(t, func(s *Spec) {
-		s.Mounts = append(s.Mounts, Mount{Source: mirror, Target: MirrorPath}, Mount{Source: home, Target: Home, Writable: true})
-		s.Env = []string{"GREETING=two words", "EMPTY=", "LANG=C"}
-	})
-	for _, c := range []struct{ script, want string }{
-		{"id -u; id -g; id -un; id -G", "1000\n1000\nagent\n1000\n"},
-		{"pwd; echo $HOME; hostname", "/workspace\n/home/agent\nsandbox\n"},
-		{"echo $GREETING; echo ${EMPTY-unset}; echo $LANG; echo $GOMAXPROCS", "two words\n\nC\n2\n"},
-		{"echo x > f; cat f; echo y > ~/g; cat ~/g", "x\ny\n"},
-		{"cat " + MirrorPath + "/HEAD", "ref"},
-		{"(echo z > " + MirrorPath + "/HEAD) 2>/dev/null; echo $?", "2\n"},
-		{"getent hosts localhost | wc -l", "1\n"},
-		{"echo t > /tmp/t && echo t > /dev/shm/t && echo t > /run/t && echo ok", "ok\n"},
-		{"ulimit -c", "0\n"},
-	} {
-		if got := b.must(t, c.script); got != c.want {
-			t.Errorf("%s: %q, want %q", c.script, got, c.want)
+	eachTier(t, func(t *testing.T) {
+		mirror := shared(t)
+		if err := os.WriteFile(filepath.Join(mirror, "HEAD"), []byte("ref"), 0o644); err != nil {
+			t.Fatal(err)
 		}
-	}
-	env := strings.Fields(b.exec(t, stream.Exec{Argv: []string{"env"}, Env: []string{"GREETING=one", "MORE=1"}}).out)
-	if !slices.Contains(env, "GREETING=one") || !slices.Contains(env, "MORE=1") {
-		t.Errorf("a command's own environment is not there: %v", env)
-	}
-	if r := b.exec(t, stream.Exec{Argv: []string{"pwd"}, Dir: "/usr"}); r.out != "/usr\n" {
-		t.Errorf("directory %q", r.out)
-	}
-	got, err := os.ReadFile(filepath.Join(b.work, "f"))
-	if err != nil || string(got) != "x\n" {
-		t.Errorf("what was written inside is %q outside (%v)", got, err)
-	}
+		home := shared(t)
+		b := start(t, func(s *Spec) {
+			s.Mounts = append(s.Mounts, Mount{Source: mirror, Target: MirrorPath}, Mount{Source: home, Target: Home, Writable: true})
+			s.Env = []string{"GREETING=two words", "EMPTY=", "LANG=C"}
+		})
+		for _, c := range []struct{ script, want string }{
+			{"id -u; id -g; id -un; id -G", "1000\n1000\nagent\n1000\n"},
+			{"pwd; echo $HOME; hostname", "/workspace\n/home/agent\nsandbox\n"},
+			{"echo $GREETING; echo ${EMPTY-unset}; echo $LANG; echo $GOMAXPROCS", "two words\n\nC\n2\n"},
+			{"echo x > f; cat f; echo y > ~/g; cat ~/g", "x\ny\n"},
+			{"cat " + MirrorPath + "/HEAD", "ref"},
+			{"(echo z > " + MirrorPath + "/HEAD) 2>/dev/null; echo $?", "2\n"},
+			{"getent hosts localhost | wc -l", "1\n"},
+			{"echo t > /tmp/t && echo t > /dev/shm/t && echo t > /run/t && echo ok", "ok\n"},
+			{"ulimit -c", "0\n"},
+		} {
+			if got := b.must(t, c.script); got != c.want {
+				t.Errorf("%s: %q, want %q", c.script, got, c.want)
+			}
+		}
+		env := strings.Fields(b.exec(t, stream.Exec{Argv: []string{"env"}, Env: []string{"GREETING=one", "MORE=1"}}).out)
+		if !slices.Contains(env, "GREETING=one") || !slices.Contains(env, "MORE=1") {
+			t.Errorf("a command's own environment is not there: %v", env)
+		}
+		if r := b.exec(t, stream.Exec{Argv: []string{"pwd"}, Dir: "/usr"}); r.out != "/usr\n" {
+			t.Errorf("directory %q", r.out)
+		}
+		got, err := os.ReadFile(filepath.Join(b.work, "f"))
+		if err != nil || string(got) != "x\n" {
+			t.Errorf("what was written inside is %q outside (%v)", got, err)
+		}
+	})
 }
 
 func TestStartRefuses(t *testing.T) {
-	o := testOptions()
+	o := testOptions(t)
 	o.UID, o.GID = 0, 0
 	l := newLauncher(t, o)
 	hidden := shared(t)
@@ -158,27 +163,29 @@ func TestStartRefuses(t *testing.T) {
 }
 
 func TestOneNameOneSandbox(t *testing.T) {
-	b := start(t, nil)
-	_, theirs, err := stream.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = theLauncher(t).Start(deadline(t), Spec{ID: b.ID(), Control: theirs})
-	if !errors.Is(err, ErrRunning) {
-		t.Errorf("error %v, want ErrRunning", err)
-	}
-	other := newLauncher(t, testOptions()) // a daemon that was restarted
-	_, theirs, err = stream.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = other.Start(deadline(t), Spec{ID: b.ID(), Control: theirs})
-	if !errors.Is(err, ErrRunning) {
-		t.Errorf("error %v, want ErrRunning", err)
-	}
-	if b.must(t, "echo still here") != "still here\n" {
-		t.Error("the running one was disturbed")
-	}
+	eachTier(t, func(t *testing.T) {
+		b := start(t, nil)
+		_, theirs, err := stream.Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = theLauncher(t).Start(deadline(t), Spec{ID: b.ID(), Control: theirs})
+		if !errors.Is(err, ErrRunning) {
+			t.Errorf("error %v, want ErrRunning", err)
+		}
+		other := newLauncher(t, testOptions(t)) // a daemon that was restarted
+		_, theirs, err = stream.Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = other.Start(deadline(t), Spec{ID: b.ID(), Control: theirs})
+		if !errors.Is(err, ErrRunning) {
+			t.Errorf("error %v, want ErrRunning", err)
+		}
+		if b.must(t, "echo still here") != "still here\n" {
+			t.Error("the running one was disturbed")
+		}
+	})
 }
 
 func TestNewRefuses(t *testing.T) {
@@ -192,7 +199,7 @@ func TestNewRefuses(t *testing.T) {
 		"relative":  {func(o *Options) { o.Expose = []string{"x"} }, "absolute"},
 		"cgroups":   {func(o *Options) { o.CgroupRoot = "/" }, "cannot be enforced"},
 	} {
-		o := testOptions()
+		o := testOptions(t)
 		c.change(&o)
 		o.BestEffort = false
 		if _, err := New(o); err == nil || !strings.Contains(err.Error(), c.words) {
@@ -206,7 +213,7 @@ func TestUnreachableBinaryIsSaid(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	o := testOptions()
+	o := testOptions(t)
 	o.RunDir = ""
 	bin := filepath.Join(dir, "inspect")
 	if err := os.Symlink(o.Binary, bin); err != nil {

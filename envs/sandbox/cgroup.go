@@ -195,6 +195,27 @@ func (g *group) limit(l wire.Limits) error {
 	return nil
 }
 
+// raisePids adds n to the limit of processes, if there is one and the group is
+// still there.
+func (g *group) raisePids(n int64) error {
+	file := filepath.Join(g.dir(g.c.v1["pids"]), "pids.max")
+	if g.c.isV2() {
+		file = filepath.Join(g.dir(g.c.unified), "pids.max")
+	}
+	b, err := os.ReadFile(file)
+	if err == nil {
+		now, perr := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+		if perr != nil {
+			return nil // "max"
+		}
+		err = writeFile(file, strconv.FormatInt(now+n, 10))
+	}
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}
+
 // pids are the processes in the group, in any hierarchy.
 func (g *group) pids() (out []int) {
 	for _, f := range g.procs() {

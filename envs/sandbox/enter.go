@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -13,13 +14,14 @@ import (
 // enterWord is the first argument with which the binary becomes Enter.
 const enterWord = "sandbox-enter"
 
-// Enter is the step between a root launcher and bubblewrap: it joins the
+// Enter is the step between a root launcher and the tier's program: it joins the
 // sandbox's cgroups while it may, becomes the sandbox's uid for good, and
 // executes what follows. (The first version of cgroups cannot start a process
-// in a group, and bubblewrap forks before anyone could move it.) The arguments
+// in a group, and the program forks before anyone could move it.) The arguments
 // are those after the word sandbox-enter:
 //
 //	--procs FILE   a cgroup.procs file to join; may be repeated
+//	--net FD       a pidfd of whose network namespace is joined
 //	--uid N --gid N
 //	-- PROGRAM ARGUMENTS…
 //
@@ -40,6 +42,7 @@ func enter(args []string) error {
 	f := flag.NewFlagSet(enterWord, flag.ContinueOnError)
 	uid := f.Int("uid", 0, "")
 	gid := f.Int("gid", 0, "")
+	net := f.Int("net", -1, "")
 	f.Var(&procs, "procs", "")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -53,6 +56,15 @@ func enter(args []string) error {
 	for _, p := range procs {
 		if err := os.WriteFile(p, []byte("0"), 0); err != nil {
 			return fmt.Errorf("join the cgroup: %w", err)
+		}
+	}
+	if *net >= 0 {
+		// A namespace is a thread's until this one executes the rest. It comes
+		// after the cgroup: a process that still lives now ends after we joined,
+		// and its end takes everybody in the cgroup along.
+		runtime.LockOSThread()
+		if err := unix.Setns(*net, unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("join the network of the sandbox beside: %w", err)
 		}
 	}
 	if err := syscall.Setgroups([]int{}); err != nil {

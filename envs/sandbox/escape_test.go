@@ -20,95 +20,99 @@ import (
 )
 
 func TestEscapes(t *testing.T) {
-	t.Setenv("CANARY", "of the launcher")
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tcp.Close()
-	name := fmt.Sprintf("@inspect-test-%d", os.Getpid())
-	abstract, err := net.Listen("unix", name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer abstract.Close()
-	victim := exec.Command("cat") // waits for input that never comes
-	if _, err := victim.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	if err := victim.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = victim.Process.Kill(); _ = victim.Wait() }()
+	eachTier(t, func(t *testing.T) {
+		t.Setenv("CANARY", "of the launcher")
+		tcp, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tcp.Close()
+		name := fmt.Sprintf("@inspect-test-%d", os.Getpid())
+		abstract, err := net.Listen("unix", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer abstract.Close()
+		victim := exec.Command("cat") // waits for input that never comes
+		if _, err := victim.StdinPipe(); err != nil {
+			t.Fatal(err)
+		}
+		if err := victim.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = victim.Process.Kill(); _ = victim.Wait() }()
 
-	secret := filepath.Join(runDir, "secret-of-the-host")
-	if err := os.WriteFile(secret, []byte("x"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	args := map[string][]string{
-		"the host's network":        {tcp.Addr().String()},
-		"the host's abstract names": {name},
-		"the host's processes":      {strconv.Itoa(victim.Process.Pid)},
-		"files of the host":         {secret, runDir},
-		"the ways out":              {strconv.Itoa(EgressPort), strconv.Itoa(ModelPort)},
-	}
-	way, _ := outside(t, EgressPort, true)
-	b := start(t, func(s *Spec) { s.Forwards = []Forward{way} })
-	for name := range attempts {
-		t.Run(name, func(t *testing.T) {
-			r := b.exec(t, stream.Exec{Argv: append([]string{InitPath, "attempt", name}, args[name]...)})
-			if r.Code != 0 {
-				t.Errorf("status %d %s: %s%s", r.Code, r.Signal, r.out, r.err)
-			}
-			if b.must(t, "echo alive") != "alive\n" {
-				t.Error("the init does not serve any more")
-			}
-		})
-	}
-	if err := victim.Process.Signal(syscall.Signal(0)); err != nil {
-		t.Errorf("the host's process is gone: %v", err)
-	}
+		secret := filepath.Join(runDir, "secret-of-the-host")
+		if err := os.WriteFile(secret, []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		args := map[string][]string{
+			"the host's network":        {tcp.Addr().String()},
+			"the host's abstract names": {name},
+			"the host's processes":      {strconv.Itoa(victim.Process.Pid)},
+			"files of the host":         {secret, runDir},
+			"the ways out":              {strconv.Itoa(EgressPort), strconv.Itoa(ModelPort)},
+		}
+		way, _ := outside(t, EgressPort, true)
+		b := start(t, func(s *Spec) { s.Forwards = []Forward{way} })
+		for name := range attempts {
+			t.Run(name, func(t *testing.T) {
+				r := b.exec(t, stream.Exec{Argv: append([]string{InitPath, "attempt", name}, args[name]...), Env: []string{"TIER=" + tierOf(t)}})
+				if r.Code != 0 {
+					t.Errorf("status %d %s: %s%s", r.Code, r.Signal, r.out, r.err)
+				}
+				if b.must(t, "echo alive") != "alive\n" {
+					t.Error("the init does not serve any more")
+				}
+			})
+		}
+		if err := victim.Process.Signal(syscall.Signal(0)); err != nil {
+			t.Errorf("the host's process is gone: %v", err)
+		}
+	})
 }
 
 // A program may ask the kernel by the 32-bit way in, whose calls have other
 // numbers. It is killed at its first such call.
 func TestInt80(t *testing.T) {
-	if runtime.GOARCH != "amd64" {
-		t.Log("only amd64 has it; the guard for other architectures is the same instruction")
-		return
-	}
-	b := start(t, nil)
-	code := []byte{
-		0xb8, 20, 0, 0, 0, // mov eax, 20 (getpid on i386)
-		0xcd, 0x80, // int 0x80
-		0xbf, 7, 0, 0, 0, // mov edi, 7
-		0xb8, 60, 0, 0, 0, // mov eax, 60 (exit)
-		0x0f, 0x05, // syscall
-	}
-	write := func(name string, code []byte) {
-		if err := os.WriteFile(filepath.Join(b.work, name), elf64(code), 0o755); err != nil {
+	eachTier(t, func(t *testing.T) {
+		if runtime.GOARCH != "amd64" {
+			t.Log("only amd64 has it; the guard for other architectures is the same instruction")
+			return
+		}
+		b := start(t, nil)
+		code := []byte{
+			0xb8, 20, 0, 0, 0, // mov eax, 20 (getpid on i386)
+			0xcd, 0x80, // int 0x80
+			0xbf, 7, 0, 0, 0, // mov edi, 7
+			0xb8, 60, 0, 0, 0, // mov eax, 60 (exit)
+			0x0f, 0x05, // syscall
+		}
+		write := func(name string, code []byte) {
+			if err := os.WriteFile(filepath.Join(b.work, name), elf64(code), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("gate", code)
+		write("plain", code[7:])
+		if r := b.exec(t, stream.Exec{Argv: []string{Workspace + "/plain"}}); r.Code != 7 {
+			t.Fatalf("the program without the call: status %d, want 7: %s", r.Code, r.err)
+		}
+		// Outside, without the filter, the kernel may allow it or not know it; the
+		// filter's own verdict is TestFilter's.
+		host := filepath.Join(shared(t), "gate")
+		if err := os.WriteFile(host, elf64(code), 0o755); err != nil {
 			t.Fatal(err)
 		}
-	}
-	write("gate", code)
-	write("plain", code[7:])
-	if r := b.exec(t, stream.Exec{Argv: []string{Workspace + "/plain"}}); r.Code != 7 {
-		t.Fatalf("the program without the call: status %d, want 7: %s", r.Code, r.err)
-	}
-	// Outside, without the filter, the kernel may allow it or not know it; the
-	// filter's own verdict is TestFilter's.
-	host := filepath.Join(shared(t), "gate")
-	if err := os.WriteFile(host, elf64(code), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	want := "SIGSYS"
-	var exit *exec.ExitError
-	if err := exec.Command(host).Run(); errors.As(err, &exit) && exit.ExitCode() != 7 {
-		want = "SIGSEGV"
-	}
-	if r := b.exec(t, stream.Exec{Argv: []string{Workspace + "/gate"}}); r.Signal != want {
-		t.Errorf("the 32-bit call: status %d %s, want %s", r.Code, r.Signal, want)
-	}
+		want := "SIGSYS"
+		var exit *exec.ExitError
+		if err := exec.Command(host).Run(); errors.As(err, &exit) && exit.ExitCode() != 7 {
+			want = "SIGSEGV"
+		}
+		if r := b.exec(t, stream.Exec{Argv: []string{Workspace + "/gate"}}); r.Signal != want {
+			t.Errorf("the 32-bit call: status %d %s, want %s", r.Code, r.Signal, want)
+		}
+	})
 }
 
 // elf64 is the smallest static program with this code.
@@ -130,65 +134,69 @@ func elf64(code []byte) []byte {
 
 // Outside, nothing of a sandbox is root's.
 func TestOutsideNobodyIsRoot(t *testing.T) {
-	b := start(t, nil)
-	cmd, err := b.Client.Start(deadline(t), stream.Exec{Argv: []string{"sh", "-c", "echo up; sleep 1000"}, Stdout: new(bytes.Buffer)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	uid := testUID
-	b.must(t, "true")
-	m, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", b.pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := strings.Fields(string(m))
-	if len(f) != 3 || f[0] != "1000" || f[1] != strconv.Itoa(uid) || f[2] != "1" {
-		t.Errorf("uid map %q, want one line 1000 %d 1", m, uid)
-	}
-	if b.group != nil {
-		pids := b.group.pids()
-		if len(pids) < 3 {
-			t.Errorf("only %v are in the cgroup", pids)
+	eachTier(t, func(t *testing.T) {
+		b := start(t, nil)
+		cmd, err := b.Client.Start(deadline(t), stream.Exec{Argv: []string{"sh", "-c", "echo up; sleep 1000"}, Stdout: new(bytes.Buffer)})
+		if err != nil {
+			t.Fatal(err)
 		}
-		for _, pid := range pids {
-			st, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-			if err != nil {
-				continue
+		uid := testUID
+		b.must(t, "true")
+		m, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", b.pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := strings.Fields(string(m))
+		if len(f) != 3 || f[0] != "1000" || f[1] != strconv.Itoa(uid) || f[2] != "1" {
+			t.Errorf("uid map %q, want one line 1000 %d 1", m, uid)
+		}
+		if b.group != nil {
+			pids := b.group.pids()
+			if len(pids) < 3 {
+				t.Errorf("only %v are in the cgroup", pids)
 			}
-			if !strings.Contains(string(st), fmt.Sprintf("\nUid:\t%d\t%d\t%d\t%d\n", uid, uid, uid, uid)) ||
-				!strings.Contains(string(st), fmt.Sprintf("\nGid:\t%d\t%d\t%d\t%d\n", testGID, testGID, testGID, testGID)) {
-				t.Errorf("process %d: %s", pid, st)
-			}
-			if i := strings.Index(string(st), "\nGroups:"); strings.TrimSpace(strings.SplitN(string(st[i+8:]), "\n", 2)[0]) != "" {
-				t.Errorf("process %d has groups", pid)
-			}
-			env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-			if err != nil || bytes.Contains(env, []byte("CANARY")) {
-				t.Errorf("process %d: environment %q %v", pid, env, err)
+			for _, pid := range pids {
+				st, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+				if err != nil {
+					continue
+				}
+				if !strings.Contains(string(st), fmt.Sprintf("\nUid:\t%d\t%d\t%d\t%d\n", uid, uid, uid, uid)) ||
+					!strings.Contains(string(st), fmt.Sprintf("\nGid:\t%d\t%d\t%d\t%d\n", testGID, testGID, testGID, testGID)) {
+					t.Errorf("process %d: %s", pid, st)
+				}
+				if i := strings.Index(string(st), "\nGroups:"); strings.TrimSpace(strings.SplitN(string(st[i+8:]), "\n", 2)[0]) != "" {
+					t.Errorf("process %d has groups", pid)
+				}
+				env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+				if err != nil || bytes.Contains(env, []byte("CANARY")) {
+					t.Errorf("process %d: environment %q %v", pid, env, err)
+				}
 			}
 		}
-	}
-	_ = b.Client.Close()
-	if _, err := cmd.Wait(); err == nil {
-		t.Error("a command outlived its sandbox")
-	}
-	if end := b.Sandbox.Wait(); end.ExitCode != inside.LifelineExit {
-		t.Errorf("the end: %+v", end)
-	}
+		_ = b.Client.Close()
+		if _, err := cmd.Wait(); err == nil {
+			t.Error("a command outlived its sandbox")
+		}
+		if end := b.Sandbox.Wait(); end.ExitCode != inside.LifelineExit {
+			t.Errorf("the end: %+v", end)
+		}
+	})
 }
 
 // What was set up for one command is not there for the next, and a command
 // without limits gets the sandbox's.
 func TestDescriptorsDoNotLeakBetweenCommands(t *testing.T) {
-	b := start(t, nil)
-	for range 3 {
-		cmd, err := b.Client.Start(deadline(t), stream.Exec{Argv: []string{"sleep", "1000"}})
-		if err != nil {
-			t.Fatal(err)
+	eachTier(t, func(t *testing.T) {
+		b := start(t, nil)
+		for range 3 {
+			cmd, err := b.Client.Start(deadline(t), stream.Exec{Argv: []string{"sleep", "1000"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = cmd.Signal(9); _, _ = cmd.Wait() }()
 		}
-		defer func() { _ = cmd.Signal(9); _, _ = cmd.Wait() }()
-	}
-	if got := b.must(t, "ls /proc/self/fd | wc -l"); got != "4\n" { // 0, 1, 2 and the directory
-		t.Errorf("a command has %s descriptors", strings.TrimSpace(got))
-	}
+		if got := b.must(t, "ls /proc/self/fd | wc -l"); got != "4\n" { // 0, 1, 2 and the directory
+			t.Errorf("a command has %s descriptors", strings.TrimSpace(got))
+		}
+	})
 }

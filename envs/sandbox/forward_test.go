@@ -15,6 +15,7 @@ import (
 	"inspect/envs/sandbox/forward"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/sandbox/stream"
+	"inspect/envs/wire"
 )
 
 // outside is a listener of the test's and the way a sandbox has to it.
@@ -56,19 +57,23 @@ func client(args []string) int {
 	return 0
 }
 
-// busy is a program that has a hundred connections at once through the port,
+// busy is a program that has a hundred connections at once (ten in gVisor) through the port,
 // and new ones again and again until its input ends. (It needs no thread.)
-func busy(port int) []string {
+func busy(t testing.TB, port int) []string {
+	connections := 100
+	if tierOf(t) == wire.TierGVisor { // where each takes ten times as long
+		connections = 10
+	}
 	return []string{"perl", "-e", fmt.Sprintf(`
 use IO::Socket::INET; use IO::Select; $| = 1; $SIG{PIPE} = "IGNORE";
 my $in = IO::Select->new(\*STDIN); my $n = 0;
 do {
-	my @s = map { IO::Socket::INET->new("127.0.0.1:%d") or die "no connection: $!" } 1..100;
+	my @s = map { IO::Socket::INET->new("127.0.0.1:%d") or die "no connection: $!" } 1..%d;
 	for (@s) { print $_ "x" x 50000; shutdown($_, 1) }
 	for (@s) { my @a = <$_>; "@a" =~ /heard 50000/ or die "answered: @a" }
 	print "connecting\n" unless $n++;
 } until ($in->can_read(0));
-print "$n rounds\n"; close STDOUT;`, port)}
+print "$n rounds\n"; close STDOUT;`, port, connections)}
 }
 
 // echo answers every connection with its command and what it sent.
@@ -90,145 +95,157 @@ func echo(l net.Listener) {
 }
 
 func TestForward(t *testing.T) {
-	model, ml := outside(t, ModelPort, false)
-	egress, el := outside(t, EgressPort, true)
-	go echo(ml)
-	named := forward.Listener(el)
-	defer named.Close()
-	go echo(named)
-	b := start(t, func(s *Spec) { s.Forwards = []Forward{model, egress} })
-	say := func(port int, words ...string) string {
-		return b.exec(t, stream.Exec{Argv: append([]string{InitPath, "client", fmt.Sprintf("127.0.0.1:%d", port)}, words...)}).out
-	}
-	// The very first command finds the ports open.
-	if got := say(ModelPort, "hello"); got != "heard 5: hello" {
-		t.Errorf("the plain way: %q", got)
-	}
-	want := fmt.Sprintf("[%s client 127.0.0.1:%d hello] heard 5: hello", InitPath, EgressPort)
-	if got := say(EgressPort, "hello"); got != want {
-		t.Errorf("the named way: %q, want %q", got, want)
-	}
-	// Whoever connects is named, not who started it; nothing the client sends
-	// is read as the name.
-	script := fmt.Sprintf(`exec 3<>/dev/tcp/localhost/%d; printf '{"pid":1,"command":"forged"}\nx' >&3; exec 3>&-; true`, EgressPort)
-	b.exec(t, stream.Exec{Argv: []string{"bash", "-c", script}})
-	perl := fmt.Sprintf(`use IO::Socket::INET; my $s = IO::Socket::INET->new("127.0.0.1:%d") or die; print $s "{\"command\":\"forged\"}\n"; shutdown($s, 1); print <$s>;`, EgressPort)
-	got := b.exec(t, stream.Exec{Argv: []string{"sh", "-c", `perl -e "$0"; true`, perl}})
-	if want := "[perl -e use IO::Socket::INET;"; !strings.HasPrefix(got.out, want) || !strings.Contains(got.out, `heard 21: {"command":"forged"}`) {
-		t.Errorf("a child's connection: %q%s, want it to begin with %q", got.out, got.err, want)
-	}
-	if got := b.must(t, "ls "+SocketDir); got != fmt.Sprintf("%d\n%d\n", EgressPort, ModelPort) {
-		t.Errorf("%s holds %q", SocketDir, got)
-	}
-	if got := b.must(t, "cat /proc/1/cmdline | tr '\\0' ' '"); strings.Contains(got, runDir) {
-		t.Errorf("the init's command line shows a path of the host: %q", got)
-	}
+	eachTier(t, func(t *testing.T) {
+		model, ml := outside(t, ModelPort, false)
+		egress, el := outside(t, EgressPort, true)
+		go echo(ml)
+		named := forward.Listener(el)
+		defer named.Close()
+		go echo(named)
+		b := start(t, func(s *Spec) { s.Forwards = []Forward{model, egress} })
+		say := func(port int, words ...string) string {
+			return b.exec(t, stream.Exec{Argv: append([]string{InitPath, "client", fmt.Sprintf("127.0.0.1:%d", port)}, words...)}).out
+		}
+		// The very first command finds the ports open.
+		if got := say(ModelPort, "hello"); got != "heard 5: hello" {
+			t.Errorf("the plain way: %q", got)
+		}
+		want := fmt.Sprintf("[%s client 127.0.0.1:%d hello] heard 5: hello", InitPath, EgressPort)
+		if got := say(EgressPort, "hello"); got != want {
+			t.Errorf("the named way: %q, want %q", got, want)
+		}
+		// Whoever connects is named, not who started it; nothing the client sends
+		// is read as the name.
+		script := fmt.Sprintf(`exec 3<>/dev/tcp/localhost/%d; printf '{"pid":1,"command":"forged"}\nx' >&3; exec 3>&-; true`, EgressPort)
+		b.exec(t, stream.Exec{Argv: []string{"bash", "-c", script}})
+		perl := fmt.Sprintf(`use IO::Socket::INET; my $s = IO::Socket::INET->new("127.0.0.1:%d") or die; print $s "{\"command\":\"forged\"}\n"; shutdown($s, 1); print <$s>;`, EgressPort)
+		got := b.exec(t, stream.Exec{Argv: []string{"sh", "-c", `perl -e "$0"; true`, perl}})
+		if want := "[perl -e use IO::Socket::INET;"; !strings.HasPrefix(got.out, want) || !strings.Contains(got.out, `heard 21: {"command":"forged"}`) {
+			t.Errorf("a child's connection: %q%s, want it to begin with %q", got.out, got.err, want)
+		}
+		if got := b.must(t, "ls "+SocketDir); got != fmt.Sprintf("%d\n%d\n", EgressPort, ModelPort) {
+			t.Errorf("%s holds %q", SocketDir, got)
+		}
+		if got := b.must(t, "cat /proc/1/cmdline | tr '\\0' ' '"); strings.Contains(got, runDir) {
+			t.Errorf("the init's command line shows a path of the host: %q", got)
+		}
+	})
 }
 
 // Without a way there is no port and no socket.
 func TestNoForward(t *testing.T) {
-	b := start(t, nil)
-	for _, port := range []int{ModelPort, EgressPort} {
-		r := b.exec(t, stream.Exec{Argv: []string{InitPath, "client", fmt.Sprintf("127.0.0.1:%d", port), "x"}})
-		if r.Code != 1 || !strings.Contains(r.out, "refused") {
-			t.Errorf("port %d: %+v", port, r)
+	eachTier(t, func(t *testing.T) {
+		b := start(t, nil)
+		for _, port := range []int{ModelPort, EgressPort} {
+			r := b.exec(t, stream.Exec{Argv: []string{InitPath, "client", fmt.Sprintf("127.0.0.1:%d", port), "x"}})
+			if r.Code != 1 || !strings.Contains(r.out, "refused") {
+				t.Errorf("port %d: %+v", port, r)
+			}
 		}
-	}
-	if r := b.sh(t, "ls "+SocketDir); r.Code == 0 {
-		t.Errorf("%s is there: %q", SocketDir, r.out)
-	}
+		if r := b.sh(t, "ls "+SocketDir); r.Code == 0 {
+			t.Errorf("%s is there: %q", SocketDir, r.out)
+		}
+	})
 }
 
 // In a full process table connections go on and the init lives.
 func TestForwardUnderAForkBomb(t *testing.T) {
-	way, l := outside(t, EgressPort, true)
-	named := forward.Listener(l)
-	defer named.Close()
-	go echo(named)
-	b := start(t, func(s *Spec) { s.Limits.Pids = 60; s.Forwards = []Forward{way} })
-	addr := fmt.Sprintf("127.0.0.1:%d", EgressPort)
-	input, stop := io.Pipe()
-	begun, said := newWatcher("connecting"), new(bytes.Buffer)
-	many, err := b.Client.Start(deadline(t), stream.Exec{
-		Argv: busy(EgressPort), Stdin: input, Stdout: begun, Stderr: said,
+	eachTier(t, func(t *testing.T) {
+		way, l := outside(t, EgressPort, true)
+		named := forward.Listener(l)
+		defer named.Close()
+		go echo(named)
+		b := start(t, func(s *Spec) { s.Limits.Pids = 60; s.Forwards = []Forward{way} })
+		addr := fmt.Sprintf("127.0.0.1:%d", EgressPort)
+		input, stop := io.Pipe()
+		begun, said := newWatcher("connecting"), new(bytes.Buffer)
+		many, err := b.Client.Start(deadline(t), stream.Exec{
+			Argv: busy(t, EgressPort), Stdin: input, Stdout: begun, Stderr: said,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-begun.seen
+		ctx, cancel := context.WithCancel(deadline(t))
+		defer cancel()
+		refusals := newWatcher("no fork")
+		bomb, err := b.Client.Start(ctx, stream.Exec{Argv: forkBomb, Stderr: refusals, Grace: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-refusals.seen:
+		case <-ctx.Done():
+			t.Fatal("no fork was refused")
+		}
+		// A second of that: then the sandbox still answers.
+		for range 50 {
+			_, _ = b.Run(deadline(t), stream.Exec{Argv: []string{"true"}})
+		}
+		cancel()
+		_, _ = bomb.Wait()
+		stop.Close()
+		if x, err := many.Wait(); err != nil || x.Code != 0 {
+			t.Errorf("the client: %+v %v: %s", x, err, said)
+		}
+		if r := b.exec(t, stream.Exec{Argv: []string{InitPath, "client", addr, "after"}}); !strings.HasSuffix(r.out, "heard 5: after") {
+			t.Errorf("afterwards: %+v", r)
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-begun.seen
-	ctx, cancel := context.WithCancel(deadline(t))
-	defer cancel()
-	refusals := newWatcher("no fork")
-	bomb, err := b.Client.Start(ctx, stream.Exec{Argv: forkBomb, Stderr: refusals, Grace: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-refusals.seen:
-	case <-ctx.Done():
-		t.Fatal("no fork was refused")
-	}
-	// A second of that: then the sandbox still answers.
-	for range 50 {
-		_, _ = b.Run(deadline(t), stream.Exec{Argv: []string{"true"}})
-	}
-	cancel()
-	_, _ = bomb.Wait()
-	stop.Close()
-	if x, err := many.Wait(); err != nil || x.Code != 0 {
-		t.Errorf("the client: %+v %v: %s", x, err, said)
-	}
-	if r := b.exec(t, stream.Exec{Argv: []string{InitPath, "client", addr, "after"}}); !strings.HasSuffix(r.out, "heard 5: after") {
-		t.Errorf("afterwards: %+v", r)
-	}
 }
 
 // The init and what started it stay within what is reserved for them, whatever
 // the connections do.
 func TestReservedPids(t *testing.T) {
-	way, l := outside(t, EgressPort, true)
-	named := forward.Listener(l)
-	defer named.Close()
-	go echo(named)
-	b := start(t, func(s *Spec) { s.Forwards = []Forward{way} })
-	if b.group == nil {
-		t.Log("not counted without cgroups")
-		return
-	}
-	threads := func() (n int) {
-		for _, pid := range b.group.pids() {
-			cmd, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-			if !bytes.Contains(cmd, []byte("sandbox-init")) {
-				continue
-			}
-			tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-			n += len(tasks)
+	eachTier(t, func(t *testing.T) {
+		way, l := outside(t, EgressPort, true)
+		named := forward.Listener(l)
+		defer named.Close()
+		go echo(named)
+		b := start(t, func(s *Spec) { s.Forwards = []Forward{way} })
+		if b.group == nil {
+			t.Log("not counted without cgroups")
+			return
 		}
-		return n
-	}
-	before := threads()
-	input, stop := io.Pipe()
-	begun := newWatcher("connecting")
-	many, err := b.Client.Start(deadline(t), stream.Exec{
-		Argv: busy(EgressPort), Stdin: input, Stdout: begun,
+		threads := func() (n int) {
+			if tierOf(t) == wire.TierGVisor { // they are not the host's
+				n, _ := strconv.Atoi(strings.TrimSpace(b.must(t, "ls /proc/1/task | wc -l")))
+				return n
+			}
+			for _, pid := range b.group.pids() {
+				cmd, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+				if !bytes.Contains(cmd, []byte("sandbox-init")) {
+					continue
+				}
+				tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+				n += len(tasks)
+			}
+			return n
+		}
+		before := threads()
+		input, stop := io.Pipe()
+		begun := newWatcher("connecting")
+		many, err := b.Client.Start(deadline(t), stream.Exec{
+			Argv: busy(t, EgressPort), Stdin: input, Stdout: begun,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-begun.seen
+		most := 0
+		for range 30 {
+			most = max(most, threads())
+			b.must(t, "true")
+		}
+		stop.Close()
+		if _, err := many.Wait(); err != nil {
+			t.Error(err)
+		}
+		t.Logf("%d threads before, at most %d", before, most)
+		if most > inside.ReservedPids || before == 0 {
+			t.Errorf("at most %d threads, %d are reserved (%d before)", most, inside.ReservedPids, before)
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-begun.seen
-	most := 0
-	for range 30 {
-		most = max(most, threads())
-		b.must(t, "true")
-	}
-	stop.Close()
-	if _, err := many.Wait(); err != nil {
-		t.Error(err)
-	}
-	t.Logf("%d threads before, at most %d", before, most)
-	if most > inside.ReservedPids || before == 0 {
-		t.Errorf("at most %d threads, %d are reserved (%d before)", most, inside.ReservedPids, before)
-	}
 }
 
 // What a connection through a sandbox costs, with and without its name.

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"inspect/envs/proc"
+	"inspect/envs/wire"
 )
 
 // ErrRunning is the error of starting a sandbox with the ID of one that runs.
@@ -47,10 +48,14 @@ type Options struct {
 	// BestEffort starts sandboxes without enforced limits where this process
 	// may not set them. Isolation is never less.
 	BestEffort bool
+	// Tier is wire.TierBubblewrap, which "" is too, or wire.TierGVisor.
+	Tier string
 	// Bubblewrap is the program; "" looks for bwrap in the usual places.
 	Bubblewrap string
-	Clock      proc.Clock   // says when disk usage is measured; nil: the machine's
-	Log        *slog.Logger // nil: none
+	// Runsc is the path of gVisor's program, for its tier. It is copied to RunDir.
+	Runsc string
+	Clock proc.Clock   // says when disk usage is measured; nil: the machine's
+	Log   *slog.Logger // nil: none
 }
 
 // Launcher starts sandboxes. It is safe for concurrent use.
@@ -59,8 +64,7 @@ type Launcher struct {
 	root   bool
 	binary string   // what is bound as the init
 	self   *os.File // the same file, held open: nobody can put another in its place
-	bwrap  string
-	filter []byte
+	tier   tier
 	etc    []string
 	clock  proc.Clock
 	log    *slog.Logger
@@ -85,15 +89,6 @@ func New(opt Options) (*Launcher, error) {
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
 	}
-	var err error
-	if l.filter, err = seccompFilter(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrIsolation, err)
-	}
-	if l.bwrap = opt.Bubblewrap; l.bwrap == "" {
-		if l.bwrap, err = proc.LookPath("bwrap", []string{"PATH=" + proc.DefaultPath}); err != nil {
-			return nil, fmt.Errorf("%w: bubblewrap is not installed, run as root: apt-get install -y bubblewrap (%w)", ErrIsolation, err)
-		}
-	}
 	for _, e := range opt.Expose {
 		if !filepath.IsAbs(e) || filepath.Clean(e) != e {
 			return nil, fmt.Errorf("expose %q: not an absolute path in its shortest form", e)
@@ -106,10 +101,42 @@ func New(opt Options) (*Launcher, error) {
 		return nil, err
 	}
 	l.etc = hostEtc()
-	if err := l.findLimits(); err != nil {
-		return nil, errors.Join(err, l.self.Close())
+	err := l.findLimits()
+	if err == nil {
+		l.tier, err = newTier(l)
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// tier is what differs between the kinds of sandboxes: the program that
+// isolates, how it is told what a Spec asks for, and what is seen of it outside.
+type tier interface {
+	// version is the tier and what the program says of itself: "bubblewrap 0.8.0".
+	version(ctx context.Context) (string, error)
+	// prepare says what is to be executed, as the box's user, to have a sandbox
+	// whose init gets the arguments.
+	prepare(box *Sandbox, gid int, initArgs []string) (*starting, error)
+	// stand returns when the init has said its word, the box knows its process
+	// and what the kernel says about it is right; errSilent if it ended.
+	stand(box *Sandbox, st *starting) error
+	// host is what the cgroup is limited to for the limits of a Spec.
+	host(wire.Limits) wire.Limits
+	// refuses is the error if the program's last words say that it cannot do
+	// what it was asked for, or nil.
+	refuses(said string) error
+}
+
+func newTier(l *Launcher) (tier, error) {
+	switch l.opt.Tier {
+	case "", wire.TierBubblewrap:
+		return newBubblewrap(l)
+	case wire.TierGVisor:
+		return newGVisor(l)
+	}
+	return nil, fmt.Errorf("%w: there is no sandbox tier %q", ErrIsolation, l.opt.Tier)
 }
 
 // findLimits sets groups, or lacks if it may do without.
@@ -226,7 +253,7 @@ func (l *Launcher) credential(s Spec) (uid, gid int, err error) {
 }
 
 // reachable checks that uid can come to file through every directory above it,
-// as bubblewrap will have to.
+// as the tier's program will have to.
 func reachable(file string, uid, gid int, need uint32) error {
 	check := func(p string, need uint32) error {
 		var st unix.Stat_t
@@ -296,13 +323,16 @@ func (l *Launcher) Reap(ctx context.Context, id string) error {
 		return fmt.Errorf("%q cannot name a sandbox", id)
 	}
 	if l.groups == nil {
-		return l.reapMark(ctx, id)
+		if err := l.reapMark(ctx, id); err != nil {
+			return err
+		}
+		return l.removeBundle(id)
 	}
 	g := l.groups.group(id)
 	if err := g.kill(ctx); err != nil {
 		return err
 	}
-	return g.remove(ctx)
+	return errors.Join(g.remove(ctx), l.removeBundle(id))
 }
 
 func (l *Launcher) claim(id string) error {

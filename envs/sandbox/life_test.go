@@ -29,159 +29,168 @@ const leaveGroup = `rm -f /tmp/up; setsid -f sh -c 'trap "" TERM INT HUP; echo >
 
 // What has left its group and session lives on in the sandbox and dies with it.
 func TestDaemonsDieAtTheEnd(t *testing.T) {
-	b := start(t, nil)
-	b.must(t, leaveGroup)
-	b.must(t, leaveGroup)
-	out := b.must(t, "cat /proc/[0-9]*/comm | sort | uniq -c | tr -s ' '")
-	if !strings.Contains(out, " 2 sleep") {
-		t.Fatalf("no daemon lives: %s", out)
-	}
-	_ = b.Client.Close()
-	end := b.Sandbox.Wait()
-	if end.ExitCode != inside.LifelineExit || end.OOM != 0 || end.PidsHit != 0 || end.DiskFull {
-		t.Errorf("the end: %+v", end)
-	}
-	if b.Words() != "" {
-		t.Errorf("words: %q", b.Words())
-	}
-	if root {
-		if n := processesOf(t, testUID); n != 0 {
-			t.Errorf("%d processes are left", n)
+	eachTier(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.must(t, leaveGroup)
+		b.must(t, leaveGroup)
+		out := b.must(t, "cat /proc/[0-9]*/comm | sort | uniq -c | tr -s ' '")
+		if !strings.Contains(out, " 2 sleep") {
+			t.Fatalf("no daemon lives: %s", out)
 		}
-	}
+		_ = b.Client.Close()
+		end := b.Sandbox.Wait()
+		if end.ExitCode != inside.LifelineExit || end.OOM != 0 || end.PidsHit != 0 || end.DiskFull {
+			t.Errorf("the end: %+v", end)
+		}
+		if b.Words() != "" {
+			t.Errorf("words: %q", b.Words())
+		}
+		if root {
+			if n := processesOf(t, testUID); n != 0 {
+				t.Errorf("%d processes are left", n)
+			}
+		}
+	})
 }
 
 func TestOrphansAreReaped(t *testing.T) {
-	b := start(t, nil)
-	b.must(t, "for i in $(seq 60); do (setsid true &); done")
-	ctx := deadline(t)
-	for {
-		out := b.must(t, "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z ' || true")
-		if out == "0\n" {
-			return
+	eachTier(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.must(t, "for i in $(seq 60); do (setsid true &); done")
+		ctx := deadline(t)
+		for {
+			out := b.must(t, "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z ' || true")
+			if out == "0\n" {
+				return
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("zombies: %s", out)
+			}
 		}
-		if ctx.Err() != nil {
-			t.Fatalf("zombies: %s", out)
-		}
-	}
+	})
 }
 
 // The sandbox ends with the last holder of its control stream, whatever that
 // dies of.
 func TestLifeline(t *testing.T) {
-	l := theLauncher(t)
-	ours, theirs, err := stream.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sb, err := l.Start(deadline(t), testSpec(t, shared(t), theirs))
-	if err != nil {
-		t.Fatal(err)
-	}
-	exe, _ := os.Executable()
-	holder := exec.Command(exe, "helper", "hold")
-	holder.ExtraFiles = []*os.File{ours}
-	in, err := holder.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	out, err := holder.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(out, make([]byte, len("holding\n"))); err != nil {
-		t.Fatal(err)
-	}
-	ours.Close()
-	select {
-	case <-sb.Done():
-		t.Fatal("it ended although the stream is held")
-	default:
-	}
-	if !l.Alive(sb.ID()) {
-		t.Fatal("it is not alive")
-	}
-	if err := holder.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = holder.Wait()
-	if end := sb.Wait(); end.ExitCode != inside.LifelineExit {
-		t.Errorf("the end: %+v", end)
-	}
+	eachTier(t, func(t *testing.T) {
+		l := theLauncher(t)
+		ours, theirs, err := stream.Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sb, err := l.Start(deadline(t), testSpec(t, shared(t), theirs))
+		if err != nil {
+			t.Fatal(err)
+		}
+		exe, _ := os.Executable()
+		holder := exec.Command(exe, "helper", "hold")
+		holder.ExtraFiles = []*os.File{ours}
+		in, err := holder.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		out, err := holder.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := holder.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, len("holding\n"))); err != nil {
+			t.Fatal(err)
+		}
+		ours.Close()
+		select {
+		case <-sb.Done():
+			t.Fatal("it ended although the stream is held")
+		default:
+		}
+		if !l.Alive(sb.ID()) {
+			t.Fatal("it is not alive")
+		}
+		if err := holder.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = holder.Wait()
+		if end := sb.Wait(); end.ExitCode != inside.LifelineExit {
+			t.Errorf("the end: %+v", end)
+		}
+	})
 }
 
 // The launcher's death leaves the sandbox alone; the next launcher finds it.
 func TestLauncherDies(t *testing.T) {
-	ours, theirs, err := stream.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := newID(t)
-	exe, _ := os.Executable()
-	cmd := exec.Command(exe, "helper", "launch", id, runDir, cgroupRoot, shared(t))
-	cmd.ExtraFiles = []*os.File{theirs}
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	theirs.Close()
-	if _, err := io.ReadFull(out, make([]byte, len("started\n"))); err != nil {
-		t.Fatalf("%v: %s", err, &errs)
-	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait()
-
-	c := stream.NewClient(ours)
-	defer c.Close()
-	var text bytes.Buffer
-	if _, err := c.Run(deadline(t), stream.Exec{Argv: []string{"echo", "still here"}, Stdout: &text}); err != nil || text.String() != "still here\n" {
-		t.Fatalf("after the launcher's death: %q %v", &text, err)
-	}
-	if _, err := c.Run(deadline(t), stream.Exec{Argv: []string{"sh", "-c", leaveGroup}}); err != nil {
-		t.Fatal(err)
-	}
-	l := newLauncher(t, testOptions())
-	ids, err := l.List()
-	if err != nil || !slices.Contains(ids, id) || !l.Alive(id) {
-		t.Fatalf("list %v, %v", ids, err)
-	}
-	if err := l.Reap(deadline(t), id); err != nil {
-		t.Fatal(err)
-	}
-	<-c.Done()
-	if ids, _ := l.List(); slices.Contains(ids, id) || l.Alive(id) {
-		t.Errorf("it is still listed: %v", ids)
-	}
-	for range 2 {
-		if err := l.Reap(deadline(t), id); err != nil {
-			t.Errorf("again: %v", err)
+	eachTier(t, func(t *testing.T) {
+		ours, theirs, err := stream.Pair()
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if err := l.Reap(deadline(t), "../../x"); err == nil {
-		t.Error("a path was reaped")
-	}
+		id := newID(t)
+		exe, _ := os.Executable()
+		cmd := exec.Command(exe, "helper", "launch", id, runDir, cgroupRoot, shared(t), tierOf(t), runsc())
+		cmd.ExtraFiles = []*os.File{theirs}
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		theirs.Close()
+		if _, err := io.ReadFull(out, make([]byte, len("started\n"))); err != nil {
+			t.Fatalf("%v: %s", err, &errs)
+		}
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+
+		c := stream.NewClient(ours)
+		defer c.Close()
+		var text bytes.Buffer
+		if _, err := c.Run(deadline(t), stream.Exec{Argv: []string{"echo", "still here"}, Stdout: &text}); err != nil || text.String() != "still here\n" {
+			t.Fatalf("after the launcher's death: %q %v", &text, err)
+		}
+		if _, err := c.Run(deadline(t), stream.Exec{Argv: []string{"sh", "-c", leaveGroup}}); err != nil {
+			t.Fatal(err)
+		}
+		l := newLauncher(t, testOptions(t))
+		ids, err := l.List()
+		if err != nil || !slices.Contains(ids, id) || !l.Alive(id) {
+			t.Fatalf("list %v, %v", ids, err)
+		}
+		if err := l.Reap(deadline(t), id); err != nil {
+			t.Fatal(err)
+		}
+		<-c.Done()
+		if ids, _ := l.List(); slices.Contains(ids, id) || l.Alive(id) {
+			t.Errorf("it is still listed: %v", ids)
+		}
+		for range 2 {
+			if err := l.Reap(deadline(t), id); err != nil {
+				t.Errorf("again: %v", err)
+			}
+		}
+		if err := l.Reap(deadline(t), "../../x"); err == nil {
+			t.Error("a path was reaped")
+		}
+	})
 }
 
 func helperLaunch(args []string) int {
 	exe, _ := os.Executable()
 	l, err := New(Options{
 		Binary: exe, RunDir: args[1] + "/run", CgroupRoot: args[2], UID: testUID, GID: testGID, BestEffort: !root,
+		Tier: args[4], Runsc: args[5],
 	})
 	if err == nil {
 		s := Spec{ID: args[0], Control: os.NewFile(3, "control"), Mounts: []Mount{{args[3], Workspace, true}}}
@@ -198,90 +207,96 @@ func helperLaunch(args []string) int {
 }
 
 func TestKill(t *testing.T) {
-	b := start(t, nil)
-	cmd, err := b.Client.Start(deadline(t), stream.Exec{Argv: []string{"sh", "-c", "trap '' TERM INT HUP; while :; do sleep 100; done"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.must(t, "true")
-	for range 2 {
-		if err := b.Kill(deadline(t)); err != nil {
+	eachTier(t, func(t *testing.T) {
+		b := start(t, nil)
+		cmd, err := b.Client.Start(deadline(t), stream.Exec{Argv: []string{"sh", "-c", "trap '' TERM INT HUP; while :; do sleep 100; done"}})
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	if _, err := cmd.Wait(); !errors.Is(err, stream.ErrEnded) {
-		t.Errorf("its command: %v", err)
-	}
-	if _, err := b.Run(deadline(t), stream.Exec{Argv: []string{"true"}}); !errors.Is(err, stream.ErrEnded) {
-		t.Errorf("a command afterwards: %v", err)
-	}
-	if end := b.Sandbox.Wait(); end.ExitCode != 137 {
-		t.Errorf("the end: %+v", end)
-	}
+		b.must(t, "true")
+		for range 2 {
+			if err := b.Kill(deadline(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := cmd.Wait(); !errors.Is(err, stream.ErrEnded) {
+			t.Errorf("its command: %v", err)
+		}
+		if _, err := b.Run(deadline(t), stream.Exec{Argv: []string{"true"}}); !errors.Is(err, stream.ErrEnded) {
+			t.Errorf("a command afterwards: %v", err)
+		}
+		if end := b.Sandbox.Wait(); end.ExitCode != 137 {
+			t.Errorf("the end: %+v", end)
+		}
+	})
 }
 
 // bubblewrap's own process outside may be killed; nothing outlives it.
 func TestMonitorDies(t *testing.T) {
-	b := start(t, nil)
-	b.must(t, leaveGroup)
-	if err := b.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	b.Sandbox.Wait()
-	if theLauncher(t).Alive(b.ID()) {
-		t.Error("it is alive")
-	}
+	eachTier(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.must(t, leaveGroup)
+		if err := b.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		b.Sandbox.Wait()
+		if theLauncher(t).Alive(b.ID()) {
+			t.Error("it is alive")
+		}
+	})
 }
 
 func TestManyLeaveNothing(t *testing.T) {
-	l := theLauncher(t)
-	work := shared(t)
-	before := openFileCount(t)
-	ignore := goleak.IgnoreCurrent()
-	for i := range 40 {
-		ours, theirs, err := stream.Pair()
-		if err != nil {
-			t.Fatal(err)
-		}
-		sb, err := l.Start(deadline(t), testSpec(t, work, theirs))
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := stream.NewClient(ours)
-		switch i % 4 {
-		case 0: // at once
-		case 1:
-			_, err = c.Run(deadline(t), stream.Exec{Argv: []string{"true"}})
-		case 2:
-			_, err = c.Run(deadline(t), stream.Exec{Argv: []string{"sh", "-c", leaveGroup}})
-		case 3:
-			_, err = c.Start(context.WithoutCancel(t.Context()), stream.Exec{Argv: []string{"sleep", "100000"}})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if i%2 == 0 {
-			_ = c.Close()
-			sb.Wait()
-		} else {
-			if err := sb.Kill(deadline(t)); err != nil {
+	eachTier(t, func(t *testing.T) {
+		l := theLauncher(t)
+		work := shared(t)
+		before := openFileCount(t)
+		ignore := goleak.IgnoreCurrent()
+		for i := range 40 {
+			ours, theirs, err := stream.Pair()
+			if err != nil {
 				t.Fatal(err)
 			}
-			_ = c.Close()
+			sb, err := l.Start(deadline(t), testSpec(t, work, theirs))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := stream.NewClient(ours)
+			switch i % 4 {
+			case 0: // at once
+			case 1:
+				_, err = c.Run(deadline(t), stream.Exec{Argv: []string{"true"}})
+			case 2:
+				_, err = c.Run(deadline(t), stream.Exec{Argv: []string{"sh", "-c", leaveGroup}})
+			case 3:
+				_, err = c.Start(context.WithoutCancel(t.Context()), stream.Exec{Argv: []string{"sleep", "100000"}})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i%2 == 0 {
+				_ = c.Close()
+				sb.Wait()
+			} else {
+				if err := sb.Kill(deadline(t)); err != nil {
+					t.Fatal(err)
+				}
+				_ = c.Close()
+			}
 		}
-	}
-	if ids, err := l.List(); err != nil || len(ids) > 0 {
-		t.Errorf("cgroups: %v %v", ids, err)
-	}
-	if root {
-		if n := processesOf(t, testUID); n != 0 {
-			t.Errorf("%d processes are left", n)
+		if ids, err := l.List(); err != nil || len(ids) > 0 {
+			t.Errorf("cgroups: %v %v", ids, err)
 		}
-	}
-	goleak.VerifyNone(t, ignore)
-	if after := openFileCount(t); after > before {
-		t.Errorf("%d descriptors before, %d after", before, after)
-	}
+		if root {
+			if n := processesOf(t, testUID); n != 0 {
+				t.Errorf("%d processes are left", n)
+			}
+		}
+		goleak.VerifyNone(t, ignore)
+		if after := openFileCount(t); after > before {
+			t.Errorf("%d descriptors before, %d after", before, after)
+		}
+	})
 }
 
 func openFileCount(t *testing.T) int {
@@ -295,102 +310,111 @@ func openFileCount(t *testing.T) int {
 
 // In a row of quick starts a cancelled one must leave nothing either.
 func TestStartIsCancelled(t *testing.T) {
-	l := theLauncher(t)
-	work := shared(t)
-	for i := range 12 {
-		_, theirs, err := stream.Pair()
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*3*time.Millisecond)
-		sb, err := l.Start(ctx, testSpec(t, work, theirs))
-		cancel()
-		if err == nil {
-			if err := sb.Kill(deadline(t)); err != nil {
+	eachTier(t, func(t *testing.T) {
+		l := theLauncher(t)
+		work := shared(t)
+		for i := range 12 {
+			_, theirs, err := stream.Pair()
+			if err != nil {
 				t.Fatal(err)
 			}
-		} else if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v", err)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*3*time.Millisecond)
+			sb, err := l.Start(ctx, testSpec(t, work, theirs))
+			cancel()
+			if err == nil {
+				if err := sb.Kill(deadline(t)); err != nil {
+					t.Fatal(err)
+				}
+			} else if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v", err)
+			}
 		}
-	}
-	if ids, err := l.List(); err != nil || len(ids) > 0 {
-		t.Errorf("cgroups: %v %v", ids, err)
-	}
+		if ids, err := l.List(); err != nil || len(ids) > 0 {
+			t.Errorf("cgroups: %v %v", ids, err)
+		}
+	})
 }
 
 // ordinary is what helperOrdinary found out as an ordinary user.
 type ordinary struct {
-	Strict, Root, Foreign string // errors of what must be refused
-	Probe                 Probe
-	Err                   string
-	UID                   string
-	Bomb                  string
-	End                   wire.SandboxEnd
-	Listed, Reaped        []string
+	Strict, Root, Foreign, Beside string // errors of what must be refused
+	Probe                         Probe
+	Err                           string
+	UID                           string
+	Bomb                          string
+	End                           wire.SandboxEnd
+	Listed, Reaped                []string
 }
 
 // An ordinary user gets the same isolation, and limits only by that name.
 func TestOrdinaryUser(t *testing.T) {
-	exe, _ := os.Executable()
-	dir := shared(t)
-	bin := dir + "/test"
-	if err := copyFile(exe, bin); err != nil {
-		t.Fatal(err)
-	}
-	c := proc.Command{Argv: []string{bin, "helper", "ordinary", dir}, Limit: 1 << 20}
-	if root {
-		c.Credential = &proc.Credential{UID: testUID, GID: testGID}
-	}
-	res, err := proc.Run(deadline(t), c)
-	if err != nil {
-		t.Fatalf("%v: %s", err, res.Stderr)
-	}
-	var o ordinary
-	if err := json.Unmarshal(res.Stdout, &o); err != nil {
-		t.Fatalf("%v: %s%s", err, res.Stdout, res.Stderr)
-	}
-	if o.Err != "" {
-		t.Fatal(o.Err)
-	}
-	if !strings.Contains(o.Strict, "cannot be enforced") {
-		t.Errorf("without best effort: %q", o.Strict)
-	}
-	if !strings.Contains(o.Foreign, "cannot start a sandbox as uid") {
-		t.Errorf("as another user: %q", o.Foreign)
-	}
-	if !strings.HasPrefix(o.Probe.Tier, "bubblewrap ") || !strings.HasPrefix(o.Probe.Limits, "best effort: an ordinary user") {
-		t.Errorf("probe: %+v", o.Probe)
-	}
-	if !strings.Contains(o.Bomb, "no fork") {
-		t.Errorf("the fork bomb was not bounded: %q", o.Bomb)
-	}
-	if o.End.ExitCode != 137 || len(o.Listed) != 1 || len(o.Reaped) != 0 {
-		t.Errorf("%+v", o)
-	}
-	if root {
-		if n := processesOf(t, testUID); n != 0 {
-			t.Errorf("%d processes are left", n)
+	eachTier(t, func(t *testing.T) {
+		exe, _ := os.Executable()
+		dir := shared(t)
+		bin := dir + "/test"
+		if err := copyFile(exe, bin); err != nil {
+			t.Fatal(err)
 		}
-	}
+		c := proc.Command{Argv: []string{bin, "helper", "ordinary", dir, tierOf(t), runsc()}, Limit: 1 << 20}
+		if root {
+			c.Credential = &proc.Credential{UID: testUID, GID: testGID}
+		}
+		res, err := proc.Run(deadline(t), c)
+		if err != nil {
+			t.Fatalf("%v: %s", err, res.Stderr)
+		}
+		var o ordinary
+		if err := json.Unmarshal(res.Stdout, &o); err != nil {
+			t.Fatalf("%v: %s%s", err, res.Stdout, res.Stderr)
+		}
+		if o.Err != "" {
+			t.Fatal(o.Err)
+		}
+		if !strings.Contains(o.Strict, "cannot be enforced") {
+			t.Errorf("without best effort: %q", o.Strict)
+		}
+		if !strings.Contains(o.Foreign, "cannot start a sandbox as uid") {
+			t.Errorf("as another user: %q", o.Foreign)
+		}
+		if want := map[string]string{
+			wire.TierBubblewrap: "only root can start a sandbox that shares another's loopback", wire.TierGVisor: "gvisor has no compartments",
+		}[tierOf(t)]; !strings.Contains(o.Beside, want) {
+			t.Errorf("beside another: %q", o.Beside)
+		}
+		if !strings.HasPrefix(o.Probe.Tier, tierOf(t)+" ") || !strings.HasPrefix(o.Probe.Limits, "best effort: an ordinary user") {
+			t.Errorf("probe: %+v", o.Probe)
+		}
+		if !strings.Contains(o.Bomb, "no fork") {
+			t.Errorf("the fork bomb was not bounded: %q", o.Bomb)
+		}
+		if o.End.ExitCode != 137 || len(o.Listed) != 1 || len(o.Reaped) != 0 {
+			t.Errorf("%+v", o)
+		}
+		if root {
+			if n := processesOf(t, testUID); n != 0 {
+				t.Errorf("%d processes are left", n)
+			}
+		}
+	})
 }
 
 func helperOrdinary(args []string) int {
 	var o ordinary
-	if err := ordinaryUser(args[0], &o); err != nil {
+	if err := ordinaryUser(args[0], args[1], args[2], &o); err != nil {
 		o.Err = err.Error()
 	}
 	_ = json.NewEncoder(os.Stdout).Encode(o)
 	return 0
 }
 
-func ordinaryUser(dir string, o *ordinary) error {
+func ordinaryUser(dir, tier, runsc string, o *ordinary) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
 	defer cancel()
 	exe, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	opt := Options{Binary: exe, RunDir: dir + "/run"}
+	opt := Options{Binary: exe, RunDir: dir + "/run", Tier: tier, Runsc: runsc}
 	if _, err := New(opt); err != nil {
 		o.Strict = err.Error()
 	}
@@ -408,6 +432,12 @@ func ordinaryUser(dir string, o *ordinary) error {
 	}
 	if _, err := l.Start(ctx, Spec{ID: "foreign", Control: theirs, UID: 12, GID: 12}); err != nil {
 		o.Foreign = err.Error()
+	}
+	if _, theirs, err = stream.Pair(); err != nil {
+		return err
+	}
+	if _, err := l.Start(ctx, Spec{ID: "beside", Control: theirs, Beside: "mine"}); errors.Is(err, ErrIsolation) {
+		o.Beside = err.Error()
 	}
 	ours, theirs, err := stream.Pair()
 	if err != nil {

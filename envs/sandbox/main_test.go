@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -91,31 +92,67 @@ func run(m *testing.M) int {
 	return code
 }
 
-func testOptions() Options {
+// eachTier runs a test for each tier of sandboxes, as a subtest named by it.
+func eachTier(t *testing.T, test func(t *testing.T)) {
+	for _, tier := range tiers {
+		t.Run(tier, test)
+	}
+}
+
+var tiers = []string{wire.TierBubblewrap, wire.TierGVisor}
+
+// tierOf is the tier a test is for: the one in its name, or bubblewrap.
+func tierOf(t testing.TB) string {
+	if strings.Contains(t.Name()+"/", "/"+wire.TierGVisor+"/") {
+		return wire.TierGVisor
+	}
+	return wire.TierBubblewrap
+}
+
+// runscEnv names gVisor's program; without it PATH is searched, then where make
+// setup builds it.
+const runscEnv = "INSPECT_TEST_RUNSC"
+
+func runsc() string {
+	if p := os.Getenv(runscEnv); p != "" {
+		return p
+	}
+	if p, err := exec.LookPath("runsc"); err == nil {
+		return p
+	}
+	built, _ := filepath.Glob("../../.tools/runsc-*/runsc") // the pattern is in order
+	if len(built) == 0 {
+		return "runsc-is-missing-run-make-setup"
+	}
+	p, _ := filepath.Abs(built[len(built)-1]) // the working directory is there
+	return p
+}
+
+func testOptions(t testing.TB) Options {
 	exe, err := os.Executable()
 	if err != nil {
 		panic(err)
 	}
 	return Options{
 		Binary: exe, RunDir: filepath.Join(runDir, "run"), CgroupRoot: cgroupRoot,
-		UID: testUID, GID: testGID, BestEffort: !root,
+		UID: testUID, GID: testGID, BestEffort: !root, Tier: tierOf(t), Runsc: runsc(),
 	}
 }
 
-var theLauncher = newOnce(func() (*Launcher, error) { return New(testOptions()) })
+var launchers = map[string]*Launcher{}
 
-func newOnce(f func() (*Launcher, error)) func(testing.TB) *Launcher {
-	var l *Launcher
-	return func(t testing.TB) *Launcher {
-		t.Helper()
-		if l == nil {
-			var err error
-			if l, err = f(); err != nil {
-				t.Fatal(err)
-			}
+// theLauncher is one for all tests of a tier.
+func theLauncher(t testing.TB) *Launcher {
+	t.Helper()
+	tier := tierOf(t)
+	if launchers[tier] == nil {
+		l, err := New(testOptions(t))
+		if err != nil {
+			t.Fatal(err)
 		}
-		return l
+		launchers[tier] = l
 	}
+	return launchers[tier]
 }
 
 // newLauncher is a launcher of the test's own.
@@ -288,6 +325,8 @@ func helper(args []string) int {
 		return 0
 	case "launch":
 		return helperLaunch(args[1:])
+	case "serve":
+		return helperServe(args[1:])
 	case "ordinary":
 		return helperOrdinary(args[1:])
 	}

@@ -1,10 +1,8 @@
 package sandbox
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -27,11 +25,7 @@ const probeTimeout = 30 * time.Second
 func (l *Launcher) Probe(ctx context.Context) (Probe, error) {
 	ctx, cancel := proc.WithTimeout(ctx, proc.System(), probeTimeout)
 	defer cancel()
-	res, err := proc.Run(ctx, proc.Command{Argv: []string{l.bwrap, "--version"}})
-	if err != nil {
-		return Probe{}, fmt.Errorf("ask bubblewrap for its version: %w", err)
-	}
-	version, err := parseVersion(res.Stdout)
+	version, err := l.tier.version(ctx)
 	if err != nil {
 		return Probe{}, err
 	}
@@ -63,21 +57,5 @@ func (l *Launcher) Probe(ctx context.Context) (Probe, error) {
 	if err != nil {
 		return Probe{}, fmt.Errorf("sandboxes do not work on this machine: %w", err)
 	}
-	return Probe{Tier: "bubblewrap " + version, Limits: l.Limits()}, nil
-}
-
-// parseVersion reads "bubblewrap 0.8.0" and refuses what is older than that.
-func parseVersion(out []byte) (string, error) {
-	f := bytes.Fields(out)
-	var major, minor int
-	if len(f) != 2 || string(f[0]) != "bubblewrap" {
-		return "", errors.New("bubblewrap does not say its version")
-	}
-	if _, err := fmt.Sscanf(string(f[1]), "%d.%d", &major, &minor); err != nil {
-		return "", fmt.Errorf("bubblewrap's version %q cannot be read", f[1])
-	}
-	if major == 0 && minor < 8 {
-		return "", fmt.Errorf("%w: bubblewrap %s is too old, 0.8.0 or newer is needed", ErrIsolation, f[1])
-	}
-	return string(f[1]), nil
+	return Probe{Tier: version, Limits: l.Limits()}, nil
 }

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"inspect/envs/proc"
+	"inspect/envs/sandbox/inside"
 	"inspect/envs/wire"
 )
 
@@ -21,19 +23,24 @@ type Sandbox struct {
 	l     *Launcher
 	id    string
 	spec  Spec
-	group *group // nil without enforced limits
+	uid   int    // outside
+	group *group // nil without enforced limits and for a compartment
+	made  bool   // there may be something to clean up
 
-	pid   int // of the init, outside
+	beside *os.File // pidfd of the init it is beside; of use during the start only
+
+	pid   int // of the process whose end is the sandbox's: the init, or gVisor's kernel
 	mu    sync.Mutex
-	pidfd *os.File // of the init; nil before it is known
+	pidfd *os.File // of that process; nil before it is known
 
 	cmd    *exec.Cmd
-	exited chan struct{} // closed when bubblewrap has ended; then code and stderr are set
+	exited chan struct{} // closed when the tier's program has ended; then code and stderr are set
 	code   int
 	stderr proc.Tail
 	helper sync.WaitGroup
 
 	diskFull atomic.Bool
+	full     atomic.Int64 // how often the init has said inside.Full
 	end      wire.SandboxEnd
 	words    string
 	done     chan struct{} // closed when nothing is left; then end and words are set
@@ -57,7 +64,7 @@ func (box *Sandbox) Wait() wire.SandboxEnd {
 }
 
 // Words is, after the end, what is to be said about it beyond Wait: the last
-// words of bubblewrap or the init, or what could not be cleaned up. Mostly "".
+// words of the tier's program or the init, or what could not be cleaned up. Mostly "".
 func (box *Sandbox) Words() string {
 	<-box.done
 	return box.words
@@ -73,6 +80,19 @@ func (box *Sandbox) Kill(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the end of sandbox %s: %w", box.id, context.Cause(ctx))
 	}
+}
+
+// watchProcess keeps hold of the process whose end is the sandbox's. It reports
+// whether there is one.
+func (box *Sandbox) watchProcess(pid int) bool {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return false
+	}
+	box.mu.Lock()
+	defer box.mu.Unlock()
+	box.pid, box.pidfd = pid, os.NewFile(uintptr(fd), "pidfd")
+	return true
 }
 
 func (box *Sandbox) initFD() *os.File {
@@ -94,7 +114,7 @@ func (box *Sandbox) strike() {
 	}
 }
 
-// begin collects what bubblewrap says and its end.
+// begin collects what the tier's program says and its end.
 func (box *Sandbox) begin(cmd *exec.Cmd, stderr *os.File) {
 	box.cmd = cmd
 	box.exited = make(chan struct{})
@@ -112,7 +132,7 @@ func (box *Sandbox) begin(cmd *exec.Cmd, stderr *os.File) {
 		if box.code < 0 {
 			box.code = 137 // a signal
 		}
-		// If only bubblewrap has ended, its init still holds the pipe.
+		// If only that program has ended, the init still holds the pipe.
 		box.strike()
 		if box.group != nil {
 			ctx, cancel := proc.WithTimeout(context.Background(), proc.System(), cleanTimeout)
@@ -120,8 +140,30 @@ func (box *Sandbox) begin(cmd *exec.Cmd, stderr *os.File) {
 			if err := box.group.kill(ctx); err != nil {
 				box.l.log.Error("sandbox does not end", "sandbox", box.id, "error", err)
 			}
+		} else if f := box.initFD(); f != nil {
+			awaitEnd(f)
 		}
 		<-read
+	})
+}
+
+// awaitEnd waits until a pidfd's process, which was killed, is gone.
+func awaitEnd(f *os.File) {
+	p := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}}
+	for until := time.Now().Add(cleanTimeout); time.Now().Before(until); {
+		if _, err := unix.Poll(p, int(time.Until(until).Milliseconds())); err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// hear takes over the pipe from the init and counts what it says after its word.
+func (box *Sandbox) hear(from *os.File) {
+	box.helper.Go(func() {
+		defer from.Close()
+		for lines := bufio.NewScanner(from); lines.Scan(); {
+			box.full.Add(1)
+		}
 	})
 }
 
@@ -129,7 +171,7 @@ func (box *Sandbox) begin(cmd *exec.Cmd, stderr *os.File) {
 func (box *Sandbox) watch() {
 	stop := make(chan struct{})
 	var disk sync.WaitGroup
-	if box.spec.Limits.DiskBytes > 0 {
+	if box.spec.Limits.DiskBytes > 0 && box.spec.Beside == "" {
 		disk.Go(func() { box.watchDisk(stop) })
 	}
 	<-box.exited
@@ -141,6 +183,7 @@ func (box *Sandbox) watch() {
 	if box.group != nil {
 		box.end.OOM, box.end.PidsHit = box.group.counts()
 	}
+	box.end.PidsHit += box.full.Load()
 	if err := box.clean(); err != nil {
 		box.words += err.Error()
 		box.l.log.Error("sandbox left something behind", "sandbox", box.id, "error", err)
@@ -150,8 +193,18 @@ func (box *Sandbox) watch() {
 }
 
 func (box *Sandbox) clean() error {
+	if box.spec.Beside != "" {
+		if err := box.l.reserve(box.spec.Beside, -inside.ReservedPids); err != nil {
+			box.l.log.Warn("the limit of processes stays raised", "sandbox", box.spec.Beside, "error", err)
+		}
+	}
 	if f := box.initFD(); f != nil {
 		f.Close()
+	}
+	if box.spec.Beside == "" {
+		if err := box.l.removeBundle(box.id); err != nil {
+			return err
+		}
 	}
 	if box.group == nil {
 		return box.l.removeMark(box.id)
@@ -171,8 +224,8 @@ func (box *Sandbox) abandon() error {
 		<-box.exited
 		box.helper.Wait()
 	}
-	if box.group == nil && box.cmd == nil {
-		return nil
+	if box.group == nil && box.beside == nil && !box.made {
+		return nil // what is there belongs to another
 	}
 	return box.clean()
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"math"
 	"runtime"
 	"slices"
 
@@ -44,8 +45,8 @@ const errnoENOSYS = seccomp.Action(uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.
 
 // seccompFilter is this machine's filter in the form bubblewrap reads: struct
 // sock_filter after struct sock_filter, little-endian as both machines are.
-func seccompFilter() ([]byte, error) {
-	program, err := filterProgram()
+func seccompFilter(more ...seccomp.SyscallGroup) ([]byte, error) {
+	program, err := filterProgram(more...)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +88,27 @@ func guard(info *arch.Info, audit uint32) []bpf.Instruction {
 	}
 }
 
-func filterProgram() ([]bpf.Instruction, error) {
+// initsOwn are calls by which a command could end or stop the init. Linux lets
+// nobody in a pid namespace do that to its first process; gVisor would. The
+// init's threads are made before any command, so theirs are the lowest numbers.
+// (A pidfd may be a directory of /proc too.)
+func initsOwn() []seccomp.SyscallGroup {
+	const first, threads = 1, 64
+	return []seccomp.SyscallGroup{
+		{Action: seccomp.ActionErrno, Names: []string{"pidfd_send_signal"}},
+		{Action: seccomp.ActionErrno, NamesWithCondtions: []seccomp.NameWithConditions{
+			{Name: "kill", Conditions: low32(0, first)},
+			{Name: "tgkill", Conditions: low32(0, first)},
+			{Name: "rt_sigqueueinfo", Conditions: low32(0, first)},
+			{Name: "rt_tgsigqueueinfo", Conditions: low32(0, first)},
+			{Name: "tkill", Conditions: seccomp.ArgumentConditions{
+				{Argument: 0, Operation: seccomp.BitsNotSet, Value: math.MaxUint32 &^ uint64(threads-1)},
+			}},
+		}},
+	}
+}
+
+func filterProgram(more ...seccomp.SyscallGroup) ([]bpf.Instruction, error) {
 	info, audit, err := architecture(runtime.GOARCH)
 	if err != nil {
 		return nil, err
@@ -102,7 +123,7 @@ func filterProgram() ([]bpf.Instruction, error) {
 	}
 	policy := seccomp.Policy{
 		DefaultAction: seccomp.ActionAllow,
-		Syscalls: []seccomp.SyscallGroup{
+		Syscalls: append([]seccomp.SyscallGroup{
 			{Action: errnoENOSYS, Names: known(absent)},
 			{Action: seccomp.ActionErrno, Names: known(denied)},
 			{Action: seccomp.ActionErrno, NamesWithCondtions: []seccomp.NameWithConditions{
@@ -115,7 +136,7 @@ func filterProgram() ([]bpf.Instruction, error) {
 				{Name: "socket", Conditions: low32(0, unix.AF_PACKET)},
 				{Name: "socket", Conditions: low32(0, unix.AF_ALG)},
 			}},
-		},
+		}, more...),
 	}
 	insts, err := policy.Assemble()
 	if err != nil {

@@ -60,6 +60,15 @@ type Spec struct {
 	// ID names the sandbox: up to 100 letters, digits, '.', '_' and '-'. Two
 	// with one ID cannot run at a time.
 	ID string
+	// Beside, if set, names a running sandbox of this installation and makes this
+	// one a compartment of it: with namespaces and a uid inside of its own, but
+	// with the other's loopback, cgroup and end. Commands of the one cannot see,
+	// trace or signal those of the other, nor read their environment; they reach
+	// each other's ports and abstract unix sockets, and what both have mounted.
+	// UID and GID must be the other's, Forwards are the other's, of Limits only
+	// the size of files counts, and List, Alive and Reap know it through the other
+	// alone. Needs root.
+	Beside string
 	// UID and GID it has outside; 0 means the launcher's Options. Inside it is
 	// always 1000, "agent". Root is refused. An ordinary user's launcher can
 	// only use its own.
@@ -93,6 +102,13 @@ func (s Spec) check() error {
 	}
 	if s.Control == nil {
 		return errors.New("it has no control stream")
+	}
+	switch {
+	case s.Beside == "":
+	case !validID.MatchString(s.Beside) || s.Beside == s.ID:
+		return fmt.Errorf("%q cannot name the sandbox it is started beside", s.Beside)
+	case len(s.Forwards) > 0:
+		return errors.New("a sandbox beside another has that one's ways out and none of its own")
 	}
 	l := s.Limits
 	if l.CPU < 0 || l.MemoryBytes < 0 || l.Pids < 0 || l.DiskBytes < 0 || s.TmpBytes < 0 {
@@ -135,6 +151,19 @@ func (s Spec) check() error {
 
 func hasAny(s string, prefixes ...string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) })
+}
+
+// mounts reports whether something is mounted on target.
+func (s Spec) mounts(target string) bool {
+	return slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.Target == target })
+}
+
+// dir is the working directory.
+func (s Spec) dir() string {
+	if s.mounts(Workspace) {
+		return Workspace
+	}
+	return "/"
 }
 
 // tmpfsSizes are the bytes of /tmp, /dev/shm and /run.

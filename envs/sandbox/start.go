@@ -3,7 +3,6 @@ package sandbox
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"inspect/envs/proc"
 	"inspect/envs/sandbox/forward"
@@ -28,7 +25,8 @@ const openFiles = 65536
 // Start starts a sandbox and returns when its init serves. It is no child of
 // the caller's in any way that matters: it goes on when the caller ends, until
 // its control stream is closed or Reap is called. The error wraps ErrRunning
-// or ErrIsolation where that is the reason, and says what bubblewrap said.
+// or ErrIsolation where that is the reason, and says what the
+// program of the tier said.
 func (l *Launcher) Start(ctx context.Context, s Spec) (*Sandbox, error) {
 	if s.Control != nil {
 		defer s.Control.Close()
@@ -67,16 +65,27 @@ func (l *Launcher) start(ctx context.Context, s Spec) (_ *Sandbox, err error) {
 	if err := l.claim(s.ID); err != nil {
 		return nil, err
 	}
-	box := &Sandbox{l: l, id: s.ID, spec: s, done: make(chan struct{})}
+	box := &Sandbox{l: l, id: s.ID, spec: s, uid: uid, done: make(chan struct{})}
+	if s.Beside != "" {
+		if box.beside, err = l.beside(s, uid); err != nil {
+			l.release(s.ID)
+			return nil, err
+		}
+		defer box.beside.Close()
+		if err := l.reserve(s.Beside, inside.ReservedPids); err != nil {
+			l.release(s.ID)
+			return nil, err
+		}
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, box.abandon())
 			l.release(s.ID)
 		}
 	}()
-	if l.groups != nil {
+	if l.groups != nil && s.Beside == "" {
 		g := l.groups.group(s.ID)
-		if err := g.create(ctx, s.Limits); err != nil {
+		if err := g.create(ctx, l.tier.host(s.Limits)); err != nil {
 			return nil, err
 		}
 		box.group = g
@@ -84,11 +93,11 @@ func (l *Launcher) start(ctx context.Context, s Spec) (_ *Sandbox, err error) {
 		return nil, ErrRunning
 	}
 
-	ready, err := l.spawn(box, s, uid, gid)
+	st, err := l.spawn(box, gid)
 	if err != nil {
 		return nil, err
 	}
-	if err := box.awaitReady(ctx, ready, uid); err != nil {
+	if err := box.awaitReady(ctx, st); err != nil {
 		return nil, err
 	}
 	if l.groups == nil {
@@ -100,67 +109,89 @@ func (l *Launcher) start(ctx context.Context, s Spec) (_ *Sandbox, err error) {
 	return box, nil
 }
 
-// readyPipes are what a starting sandbox reports on.
-type readyPipes struct {
-	ready, info *os.File
+// initArgs are the arguments of the init inside.
+func (l *Launcher) initArgs(s Spec) []string {
+	args := []string{"sandbox-init", "--control", "3", "--nofile", strconv.Itoa(openFiles)}
+	if d := s.Limits.DiskBytes; d > 0 {
+		args = append(args, "--fsize", strconv.FormatInt(d, 10))
+	}
+	for _, f := range s.Forwards {
+		args = append(args, "--forward", forward.Way{Port: f.Port, Socket: f.inside(), Named: f.Named}.String())
+	}
+	return args
 }
 
-// spawn starts bubblewrap, as root through Enter. What it starts shares no
-// descriptor with us but those named here, no environment and no terminal.
-func (l *Launcher) spawn(box *Sandbox, s Spec, uid, gid int) (*readyPipes, error) {
-	readyR, readyW, err := os.Pipe()
+// starting is a sandbox that does not stand yet.
+type starting struct {
+	argv  []string
+	files []*os.File // the program's descriptors from 3 on
+	lent  int        // how many of the first ones are not ours to close
+	ready *os.File   // the init's word comes here
+	heard bool       // and it is the box's now
+	info  *os.File   // what bubblewrap says; nil for others
+}
+
+// handed closes what the program has now.
+func (st *starting) handed() {
+	for _, f := range st.files[st.lent:] {
+		f.Close()
+	}
+	st.files, st.lent = nil, 0
+}
+
+func (st *starting) close() {
+	st.handed()
+	if st.ready != nil && !st.heard {
+		st.ready.Close()
+	}
+	if st.info != nil {
+		st.info.Close()
+	}
+}
+
+// word reports whether the init has said its word.
+func (st *starting) word() bool {
+	word := make([]byte, len(inside.Ready))
+	_, err := io.ReadFull(st.ready, word)
+	return err == nil && string(word) == inside.Ready
+}
+
+// spawn starts the tier's program, as root through Enter. What it starts shares
+// no descriptor with us but those named here, no environment and no terminal.
+func (l *Launcher) spawn(box *Sandbox, gid int) (st *starting, err error) {
+	box.made = true
+	st, err = l.tier.prepare(box, gid, l.initArgs(box.spec))
 	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			st.close()
+		}
+	}()
+	var readyW *os.File
+	if st.ready, readyW, err = os.Pipe(); err != nil {
 		return nil, err
 	}
 	defer readyW.Close()
-	p := &readyPipes{ready: readyR}
-	infoR, infoW, err := os.Pipe()
-	if err != nil {
-		readyR.Close()
-		return nil, err
-	}
-	p.info = infoR
 	errR, errW, err := os.Pipe()
 	if err != nil {
-		readyR.Close()
-		infoR.Close()
-		infoW.Close()
 		return nil, err
 	}
 	defer errW.Close()
-
-	a := &argFiles{files: []*os.File{s.Control}} // descriptor 3
-	l.options(a, s, infoW)
-	argsFD := a.data(encode(a.args))
-	defer func() {
-		for _, f := range a.files[1:] {
-			f.Close()
-		}
-	}()
-	if a.err != nil {
-		readyR.Close()
-		infoR.Close()
-		errR.Close()
-		return nil, a.err
-	}
-
-	argv := []string{l.bwrap, "--args", argsFD, "--", InitPath, "sandbox-init", "--control", "3",
-		"--nofile", strconv.Itoa(openFiles)}
-	if d := s.Limits.DiskBytes; d > 0 {
-		argv = append(argv, "--fsize", strconv.FormatInt(d, 10))
-	}
-	if l.groups == nil && s.Limits.Pids > 0 && countsPerNamespace() {
-		argv = append(argv, "--nproc", strconv.FormatInt(s.Limits.Pids+inside.ReservedPids, 10))
-	}
-	for _, f := range s.Forwards {
-		argv = append(argv, "--forward", forward.Way{Port: f.Port, Socket: f.inside(), Named: f.Named}.String())
-	}
-	program := l.bwrap
+	program, argv := st.argv[0], st.argv
 	if l.root {
 		program = l.executable()
-		enter := []string{l.binary, enterWord, "--uid", strconv.Itoa(uid), "--gid", strconv.Itoa(gid)}
-		if box.group != nil {
-			for _, f := range box.group.procs() {
+		enter := []string{l.binary, enterWord, "--uid", strconv.Itoa(box.uid), "--gid", strconv.Itoa(gid)}
+		join := box.group
+		if box.beside != nil {
+			enter = append(enter, "--net", besideFD)
+			if l.groups != nil {
+				join = l.groups.group(box.spec.Beside)
+			}
+		}
+		if join != nil {
+			for _, f := range join.procs() {
 				enter = append(enter, "--procs", f)
 			}
 		}
@@ -168,82 +199,60 @@ func (l *Launcher) spawn(box *Sandbox, s Spec, uid, gid int) (*readyPipes, error
 	}
 	cmd := &exec.Cmd{
 		Path: program, Args: argv, Dir: "/", Env: []string{},
-		Stdout: readyW, Stderr: errW, ExtraFiles: a.files,
+		Stdout: readyW, Stderr: errW, ExtraFiles: st.files,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	if err := cmd.Start(); err != nil {
-		readyR.Close()
-		infoR.Close()
 		errR.Close()
 		return nil, fmt.Errorf("execute %s: %w", program, err)
 	}
+	st.handed()
 	box.begin(cmd, errR)
-	return p, nil
+	return st, nil
 }
+
+// errSilent is the error of a sandbox that ended before its word.
+var errSilent = errors.New("it does not stand")
 
 // awaitReady waits for the init's word and checks from outside that the
 // sandbox is what was asked for.
-func (box *Sandbox) awaitReady(ctx context.Context, p *readyPipes, uid int) error {
-	defer p.ready.Close()
-	defer p.info.Close()
+func (box *Sandbox) awaitReady(ctx context.Context, st *starting) error {
+	defer st.close()
 	ctx, cancel := proc.WithTimeout(ctx, proc.System(), startTimeout)
 	defer cancel()
 	// The pipes close by themselves when everything that was started is gone.
 	stop := context.AfterFunc(ctx, func() {
-		_ = p.ready.SetReadDeadline(time.Unix(1, 0))
-		_ = p.info.SetReadDeadline(time.Unix(1, 0))
+		for _, f := range []*os.File{st.ready, st.info} {
+			if f != nil {
+				_ = f.SetReadDeadline(time.Unix(1, 0))
+			}
+		}
 	})
 	defer stop()
-	var info struct {
-		Child int `json:"child-pid"`
-	}
-	b, err := io.ReadAll(io.LimitReader(p.info, 4<<10))
+	err := box.l.tier.stand(box, st)
 	switch {
+	case err == nil:
+		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("it did not stand in time: %w", context.Cause(ctx))
-	case err != nil || len(b) == 0:
+	case errors.Is(err, errSilent):
 		return box.startFailed()
 	}
-	if err := json.Unmarshal(b, &info); err != nil || info.Child <= 1 {
-		return fmt.Errorf("bubblewrap did not say which process its init is: %q", b)
-	}
-	fd, err := unix.PidfdOpen(info.Child, 0)
-	if err != nil {
-		return box.startFailed()
-	}
-	box.mu.Lock()
-	box.pid, box.pidfd = info.Child, os.NewFile(uintptr(fd), "pidfd")
-	box.mu.Unlock()
-
-	word := make([]byte, len(inside.Ready))
-	_, err = io.ReadFull(p.ready, word)
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("it did not stand in time: %w", context.Cause(ctx))
-	case err != nil || string(word) != inside.Ready:
-		return box.startFailed()
-	}
-	return verify(info.Child, uid)
+	return err
 }
 
-// verify reads, from outside, what the kernel says about the init.
-func verify(pid, uid int) error {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return fmt.Errorf("look at the sandbox's init: %w", err)
-	}
-	id := strconv.Itoa(uid)
-	want := map[string]string{
-		"Uid:":        strings.Join([]string{id, id, id, id}, " "),
-		"CapEff:":     "0000000000000000",
-		"CapPrm:":     "0000000000000000",
-		"CapBnd:":     "0000000000000000",
-		"NoNewPrivs:": "1",
-		"Seccomp:":    "2",
-	}
+// verify reads, from outside, what the kernel says about a process of the
+// sandbox of uid.
+func verify(pid, uid int, want map[string]string) error {
 	if uid == 0 {
 		return fmt.Errorf("%w: its owner outside would be root", ErrIsolation)
 	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return fmt.Errorf("look at process %d of the sandbox: %w", pid, err)
+	}
+	id := strconv.Itoa(uid)
+	want["Uid:"] = strings.Join([]string{id, id, id, id}, " ")
 	for line := range strings.Lines(string(b)) {
 		f := strings.Fields(line)
 		if len(f) == 0 {
@@ -272,22 +281,8 @@ func (box *Sandbox) startFailed() error {
 	if hint := blocked("/proc/sys"); hint != "" {
 		return fmt.Errorf("%w: %s (%s)", ErrIsolation, hint, said)
 	}
-	if strings.Contains(said, "Unknown option") {
-		return fmt.Errorf("%w: this bubblewrap is too old, 0.8.0 is needed (%s)", ErrIsolation, said)
+	if err := box.l.tier.refuses(said); err != nil {
+		return err
 	}
 	return errors.New(said)
-}
-
-// countsPerNamespace reports whether RLIMIT_NPROC counts the processes of one
-// user namespace and not those of the user's whole machine (Linux 5.14).
-func countsPerNamespace() bool {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return false
-	}
-	var major, minor int
-	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil {
-		return false
-	}
-	return major > 5 || major == 5 && minor >= 14
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,6 +42,17 @@ type Options struct {
 	// Dial connects to a port on the sandbox's loopback, "localhost:5432". It
 	// is needed for services that are asked by address or port.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// Apart makes the place of a service that has secrets, which must not run
+	// beside anybody who could look into it. Needed for such services.
+	Apart func(ctx context.Context, s wire.Service) (Apart, error)
+}
+
+// Apart is a place for one command that has secrets: a sandbox of its own that
+// shares the loopback of the other.
+type Apart struct {
+	Sandbox
+	Env   []string // the secrets, "NAME=value", for that command alone
+	Close func()   // ends whatever runs there and waits for that
 }
 
 // DefaultTimeout is how long a service may take to become ready when nobody said.
@@ -48,6 +60,7 @@ const DefaultTimeout = time.Minute
 
 const (
 	stopLine   = 20 * time.Second // for a stop line and the end it brings about
+	patience   = 3 * time.Second  // with one service that is stopping before the next is asked to
 	grace      = 10 * time.Second // between SIGTERM and SIGKILL
 	earlyExit  = 300 * time.Millisecond
 	lingering  = grace    // for the rest of its process group: the first of it may be a shell, which goes at once
@@ -88,6 +101,7 @@ type Set struct {
 // service is one that was started.
 type service struct {
 	wire.Service
+	place Apart // the sandbox it runs in
 	log   *log
 	begun time.Time
 	end   context.CancelFunc // asks it to end
@@ -157,9 +171,13 @@ func (set *Set) start(ctx context.Context, w wire.Service) error {
 	if err := context.Cause(ctx); err != nil {
 		return fmt.Errorf("service %s was not started: %w", w.Name, err)
 	}
+	place, err := set.place(ctx, w)
+	if err != nil {
+		return fmt.Errorf("service %s was not started: %w", w.Name, err)
+	}
 	life, end := context.WithCancelCause(set.life)
 	s := &service{
-		Service: w, log: &log{}, begun: set.o.Clock.Now(), done: make(chan struct{}),
+		Service: w, place: place, log: &log{}, begun: set.o.Clock.Now(), done: make(chan struct{}),
 		end: func() { end(errStopped) },
 	}
 	set.mu.Lock()
@@ -194,6 +212,17 @@ func (set *Set) start(ctx context.Context, w wire.Service) error {
 	return set.failed(s, fmt.Sprintf("was not ready after %s: %v", set.o.Timeout, lack))
 }
 
+// place is where a service runs.
+func (set *Set) place(ctx context.Context, w wire.Service) (Apart, error) {
+	if len(w.Secrets) == 0 {
+		return Apart{Sandbox: set.sb, Close: func() {}}, nil
+	}
+	if set.o.Apart == nil {
+		return Apart{}, errors.New("it has secrets, and there is no place where nobody else could read them")
+	}
+	return set.o.Apart(ctx, w)
+}
+
 // failed tells of a service that did not become ready.
 func (set *Set) failed(s *service, words string) *Error {
 	e := &Error{Service: s.Name, Words: set.o.Redact.String(words), Output: set.tail(s)}
@@ -207,7 +236,8 @@ func (set *Set) failed(s *service, words string) *Error {
 func (set *Set) run(life context.Context, s *service) {
 	e := set.exec([]string{"sh", "-c", prelude + foreground, "sh", s.Command})
 	e.Stdout, e.Stderr, e.Grace = s.log, s.log, grace
-	s.exit, s.err = set.sb.Run(life, e)
+	e.Env = slices.Concat(e.Env, s.place.Env)
+	s.exit, s.err = s.place.Run(life, e)
 	set.mu.Lock()
 	defer set.mu.Unlock()
 	s.over = true
@@ -270,14 +300,26 @@ func (set *Set) Failed() (words []string) {
 
 // Stop stops the services in reverse order and returns when all of them have
 // ended: each by its stop line if it has one, then by SIGTERM, at last by
-// SIGKILL. The error is that of a service which may still run; a sandbox that
-// has ended is none. Calling it again does nothing.
+// SIGKILL. One that takes long does not hold up the others for long: the next
+// is asked to stop when it has ended or three seconds have passed. The error is
+// that of a service which may still run; a sandbox that has ended is none.
+// Calling it again does nothing.
 func (set *Set) Stop(ctx context.Context) error {
 	set.stop.Do(func() {
-		var errs []error
-		for i := len(set.services) - 1; i >= 0; i-- {
-			errs = append(errs, set.stopOne(ctx, set.services[i]))
+		errs := make([]error, len(set.services))
+		var wg sync.WaitGroup
+		for i, s := range slices.Backward(set.services) {
+			ended := make(chan struct{})
+			wg.Go(func() {
+				defer close(ended)
+				errs[i] = set.stopOne(ctx, s)
+			})
+			select {
+			case <-ended:
+			case <-set.o.Clock.After(patience):
+			}
 		}
+		wg.Wait()
 		set.mu.Lock()
 		set.stopped = true
 		set.mu.Unlock()
@@ -313,6 +355,7 @@ func (set *Set) finish(ctx context.Context, s *service, byLine bool) (words stri
 	}
 	s.end() // SIGTERM, and SIGKILL after the grace
 	<-s.done
+	s.place.Close()
 	switch {
 	case gone(s.err):
 		return "", nil
@@ -340,14 +383,16 @@ func (s *service) isDone() bool {
 	}
 }
 
-// stopByLine runs the stop line and waits for the end it should bring about.
+// stopByLine runs the stop line and waits for the end it should bring about. It
+// runs where the service does, whose number and sockets it may need, but without
+// the secrets.
 func (set *Set) stopByLine(caller context.Context, s *service) (words string) {
 	ctx, cancel := proc.WithTimeout(caller, set.o.Clock, stopLine)
 	defer cancel()
 	out := &proc.Tail{N: outputKept}
 	e := set.exec(Shell(s.Stop))
 	e.Stdout, e.Stderr, e.Grace = out, out, -1
-	exit, err := set.sb.Run(ctx, e)
+	exit, err := s.place.Run(ctx, e)
 	switch {
 	case gone(err):
 		return ""

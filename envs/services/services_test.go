@@ -66,6 +66,7 @@ func must(t *testing.T, err error) {
 // box is a sandbox with a home and a workspace.
 type box struct {
 	t *testing.T
+	l *sandbox.Launcher
 	*stream.Client
 	clock      proc.Clock
 	running    *sandbox.Sandbox
@@ -93,7 +94,7 @@ func newBox(t *testing.T, clock proc.Clock) *box {
 		UID: uid, GID: gid, BestEffort: os.Getuid() != 0,
 	})
 	must(t, err)
-	b := &box{t: t, clock: clock, home: filepath.Join(tmp, "home"), work: filepath.Join(tmp, "work")}
+	b := &box{t: t, l: l, clock: clock, home: filepath.Join(tmp, "home"), work: filepath.Join(tmp, "work")}
 	for _, d := range []string{b.home, b.work} {
 		must(t, os.Mkdir(d, 0o755))
 		if os.Getuid() == 0 {
@@ -190,6 +191,85 @@ func TestServicesStartInOrderAndStopInReverse(t *testing.T) {
 	}
 	if got := b.alive("sleep 100"); got != "0" {
 		t.Errorf("%s still run", got)
+	}
+}
+
+// apart is a place beside the sandbox with one secret.
+func (b *box) apart(ctx context.Context, s wire.Service) (Apart, error) {
+	near, far, err := stream.Pair()
+	if err != nil {
+		return Apart{}, err
+	}
+	sb, err := b.l.Start(ctx, sandbox.Spec{
+		ID: "services-" + s.Name, Beside: "services", Control: far,
+		Mounts: []sandbox.Mount{{Source: b.work, Target: sandbox.Workspace, Writable: true}, {Source: b.home, Target: sandbox.Home, Writable: true}},
+	})
+	if err != nil {
+		near.Close()
+		return Apart{}, err
+	}
+	c := stream.NewClientClock(near, b.clock)
+	return Apart{Sandbox: c, Env: []string{s.Secrets[0] + "=hunter2-hunter2"}, Close: func() { _ = c.Close(); sb.Wait() }}, nil
+}
+
+// A service with secrets runs apart, is asked from outside and stopped inside
+// its own place, and leaves nothing there.
+func TestServiceWithSecrets(t *testing.T) {
+	b := newBox(t, proc.System())
+	list := []wire.Service{{
+		Name: "db", Secrets: []string{"PASSWORD"}, Ready: `[ -z "$PASSWORD" ] && test -e "$HOME/up"`,
+		Command: `trap 'echo bye >"$HOME/end"; exit 0' USR1; setsid sleep 1004 & echo $$ >/tmp/pid; echo "$PASSWORD"; touch "$HOME/up"; while :; do sleep 0.01; done`,
+		Stop:    `[ -z "$PASSWORD" ] && kill -USR1 $(cat /tmp/pid)`,
+	}}
+	if _, err := Start(t.Context(), b, list, b.options()); err == nil || !strings.Contains(err.Error(), "no place where nobody else could read them") {
+		t.Errorf("without such a place: %v", err)
+	}
+	if os.Getuid() != 0 {
+		return // compartments are root's
+	}
+	o := b.options()
+	o.Apart = func(context.Context, wire.Service) (Apart, error) { return Apart{}, errors.New("no secret today") }
+	if _, err := Start(t.Context(), b, list, o); err == nil || err.Error() != "service db was not started: no secret today" {
+		t.Errorf("%v", err)
+	}
+	for range 2 { // and it can be started again
+		b.events = nil
+		o.Apart = b.apart
+		set, err := Start(t.Context(), b, list, o)
+		must(t, err)
+		if got := b.sh(`ls -d /proc/[0-9]* | wc -l; test -e /tmp/pid || echo none`); !strings.HasSuffix(got, "none") {
+			t.Errorf("its /tmp is seen: %s", got)
+		}
+		must(t, set.Stop(t.Context()))
+		if got := b.sh(`cat "$HOME/end"; rm "$HOME/end" "$HOME/up"`); got != "bye" {
+			t.Errorf("the stop line did not end it: %q", got)
+		}
+		if d := cmp.Diff([]string{"db ready", "db stopped"}, b.told()); d != "" {
+			t.Error(d)
+		}
+		if e := b.events[1]; e.Output != redact.Mark || e.Words != "" {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
+// Services that do not listen to SIGTERM are waited for together.
+func TestStubbornServicesStopTogether(t *testing.T) {
+	b := newBox(t, hurried{})
+	var list []wire.Service
+	for i := range 8 {
+		list = append(list, wire.Service{Name: fmt.Sprintf("s%d", i), Command: "trap '' TERM; while :; do sleep 0.05; done"})
+	}
+	set, err := Start(t.Context(), b, list, b.options())
+	must(t, err)
+	begun := time.Now()
+	must(t, set.Stop(t.Context()))
+	// One after the other they would take eight times the grace.
+	if took := hurry * time.Since(begun); took > 8*grace-15*time.Second {
+		t.Errorf("they took %s", took)
+	}
+	if n := len(b.told()); n != 16 {
+		t.Errorf("told of: %v", b.told())
 	}
 }
 

@@ -391,6 +391,7 @@ const (
 	ReasonSetup            = "setup" // setup failed
 	ReasonBundleTooLarge   = "bundle_too_large"
 	ReasonService          = "service" // a declared service did not become ready
+	ReasonSecret           = "secret"  // a secret that is named is missing or not allowed
 	ReasonModel            = "model"   // the model could not be reached or gave nothing usable
 )
 

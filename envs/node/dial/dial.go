@@ -72,9 +72,21 @@ type Running struct {
 // Sandbox starts a sandbox over the grant's clone, which must have been
 // restored. An earlier one of the same clone is ended. Errors as for Restore.
 func Sandbox(ctx context.Context, socket, grant string) (Running, error) {
+	return running(ctx, socket, wire.SandboxRequest{Grant: grant})
+}
+
+// Beside starts a compartment of the grant's sandbox, which must be running:
+// over the same clone and on the same loopback, with everything else apart. An
+// earlier one of that name is ended. It ends with its sandbox at the latest.
+// Errors as for Restore.
+func Beside(ctx context.Context, socket, grant, name string) (Running, error) {
+	return running(ctx, socket, wire.SandboxRequest{Grant: grant, Beside: name})
+}
+
+func running(ctx context.Context, socket string, req wire.SandboxRequest) (Running, error) {
 	var r Running
 	err := insist(ctx, "start a sandbox", func(ctx context.Context) error {
-		near, c, sockets, err := start(ctx, socket, grant)
+		near, c, sockets, err := start(ctx, socket, req)
 		if err != nil {
 			return err
 		}
@@ -155,7 +167,7 @@ func refusal(reply []byte, otherwise string) error {
 }
 
 // start sends one sandbox request with the far end of a new control stream.
-func start(ctx context.Context, socket, grant string) (near io.ReadWriteCloser, conn *net.UnixConn, sockets map[string]net.Listener, err error) {
+func start(ctx context.Context, socket string, req wire.SandboxRequest) (near io.ReadWriteCloser, conn *net.UnixConn, sockets map[string]net.Listener, err error) {
 	c, err := connect(ctx, socket)
 	if err != nil {
 		return nil, nil, nil, err
@@ -177,7 +189,7 @@ func start(ctx context.Context, socket, grant string) (near io.ReadWriteCloser, 
 	}()
 	_ = c.SetDeadline(time.Now().Add(startTimeout))
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-	line, err := json.Marshal(wire.SandboxRequest{Grant: grant})
+	line, err := json.Marshal(req)
 	if err != nil {
 		return nil, nil, nil, err
 	}

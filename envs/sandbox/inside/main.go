@@ -19,14 +19,21 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"inspect/envs/sandbox/forward"
+	"inspect/envs/sandbox/search"
 )
 
 // Ready is what the init writes to its standard output when it serves.
 const Ready = "ready\n"
+
+// Full is what the init writes to its standard output, if it is told to, each
+// time it sees that there are as many processes as there may be.
+const Full = "full\n"
 
 // LifelineExit is the exit status of a sandbox whose control stream was closed.
 const LifelineExit = 137
@@ -43,14 +50,17 @@ const spareThreads = 16 + forward.Threads
 // after the word sandbox-init:
 //
 //	--control FD   the control stream
+//	--beside FD    a pidfd of another sandbox's init, whose end is this one's
+//	--filter FD    a system-call filter for everything here, itself included
 //	--nofile N     most open files of a process
 //	--fsize N      most bytes of one file
 //	--nproc N      most processes, where no cgroup bounds them
+//	--tell         write Full to standard output whenever there are that many
 //	--forward PORT=PATH[,named]
 //	               a port of the loopback that leads to a socket; may be repeated
 //
 // With the first argument "dial" it is a connection to the loopback, see
-// dialMain. With the first argument "exec" it is the short-lived step between the init
+// dialMain. With "search" it looks for secrets, see package search. With the first argument "exec" it is the short-lived step between the init
 // and a command with limits of its own, see execArgs.
 func Main(args []string) int {
 	if len(args) > 0 && args[0] == execWord {
@@ -58,6 +68,9 @@ func Main(args []string) int {
 	}
 	if len(args) > 0 && args[0] == DialWord {
 		return complain(dialMain(args[1:]))
+	}
+	if len(args) > 0 && args[0] == search.Word {
+		return complain(search.Main(os.Stdin, os.Stdout))
 	}
 	// First of all: nothing else runs in the sandbox yet, and from here on
 	// nothing in it can look into this process.
@@ -79,7 +92,9 @@ func complain(err error) int {
 }
 
 type config struct {
-	control              int
+	control, beside      int
+	filter               int
+	tell                 bool
 	nofile, fsize, nproc uint64
 	forwards             []forward.Way
 }
@@ -89,9 +104,12 @@ func parse(args []string) (config, error) {
 	f := flag.NewFlagSet("sandbox-init", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.IntVar(&c.control, "control", 3, "")
+	f.IntVar(&c.beside, "beside", -1, "")
+	f.IntVar(&c.filter, "filter", -1, "")
 	f.Uint64Var(&c.nofile, "nofile", 0, "")
 	f.Uint64Var(&c.fsize, "fsize", 0, "")
 	f.Uint64Var(&c.nproc, "nproc", 0, "")
+	f.BoolVar(&c.tell, "tell", false, "")
 	f.Func("forward", "", func(s string) error {
 		w, err := forward.Parse(s)
 		c.forwards = append(c.forwards, w)
@@ -117,7 +135,12 @@ func run(args []string) error {
 	if os.Getpid() != 1 {
 		return errors.New("it is not the first process of a sandbox; Inspect starts it, not you")
 	}
-	if err := closeInherited(c.control); err != nil {
+	if c.filter >= 0 {
+		if err := putFilter(c.filter); err != nil {
+			return fmt.Errorf("put the system-call filter on: %w", err)
+		}
+	}
+	if err := closeInherited(c.control, c.beside); err != nil {
 		return err
 	}
 	if err := setLimits(c); err != nil {
@@ -126,6 +149,9 @@ func run(args []string) error {
 	unix.Umask(0o022)
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), 4))
 	keepThreads(spareThreads)
+	if c.beside >= 0 {
+		go endWith(c.beside) // in a system call until the end of both
+	}
 
 	if err := unix.SetNonblock(c.control, true); err != nil {
 		return fmt.Errorf("descriptor %d is no control stream: %w", c.control, err)
@@ -138,10 +164,66 @@ func run(args []string) error {
 	if _, err := forward.Open(c.forwards); err != nil {
 		return err
 	}
+	if c.tell {
+		out, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return fmt.Errorf("keep the pipe to the launcher: %w", err)
+		}
+		go tellFull(out, c.nproc) // ends with this process
+	}
 	if err := sayReady(); err != nil {
 		return err
 	}
 	return s.serve()
+}
+
+// endWith ends this sandbox when the process of a pidfd ends, or cannot be
+// waited for.
+func endWith(pidfd int) {
+	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(p, -1); err != unix.EINTR {
+			os.Exit(LifelineExit)
+		}
+	}
+}
+
+// fullEvery is how often it is seen whether there are too many processes.
+const fullEvery = 50 * time.Millisecond
+
+// tellFull writes Full while there are as many processes and threads as there
+// may be. It is for gVisor, whose kernel counts what is in the sandbox alone,
+// and refuses without counting refusals.
+func tellFull(out int, most uint64) {
+	for range time.Tick(fullEvery) {
+		var now unix.Sysinfo_t
+		if err := unix.Sysinfo(&now); err == nil && uint64(now.Procs) >= most {
+			if _, err := unix.Write(out, []byte(Full)); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// putFilter puts the filter in a file on every thread of this process: struct
+// sock_filter after struct sock_filter, as bubblewrap reads it.
+func putFilter(fd int) error {
+	f := os.NewFile(uintptr(fd), "filter")
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	const size = 8 // of a struct sock_filter
+	if len(b) == 0 || len(b)%size != 0 {
+		return fmt.Errorf("%d bytes are no filter", len(b))
+	}
+	p := unix.SockFprog{Len: uint16(len(b) / size), Filter: (*unix.SockFilter)(unsafe.Pointer(&b[0]))}
+	_, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&p)))
+	if e != 0 {
+		return e
+	}
+	return nil
 }
 
 // sayReady tells the launcher that the sandbox stands, and lets go of the pipe
@@ -164,16 +246,16 @@ func sayReady() error {
 }
 
 // closeInherited closes every descriptor above 2 that came from outside but
-// the control stream, which it marks close-on-exec. What the Go runtime has
-// opened itself is close-on-exec already; what was inherited cannot be.
-func closeInherited(control int) error {
+// those named, which it marks close-on-exec. What the Go runtime has opened
+// itself is close-on-exec already; what was inherited cannot be.
+func closeInherited(control, beside int) error {
 	dir, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return fmt.Errorf("list the inherited descriptors: %w", err)
 	}
 	for _, e := range dir {
 		fd, err := strconv.Atoi(e.Name())
-		if err != nil || fd <= 2 || fd == control {
+		if err != nil || fd <= 2 || fd == control || fd == beside {
 			continue
 		}
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
@@ -183,6 +265,11 @@ func closeInherited(control int) error {
 	}
 	if _, err := unix.FcntlInt(uintptr(control), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
 		return fmt.Errorf("descriptor %d is no control stream: %w", control, err)
+	}
+	if beside >= 0 {
+		if _, err := unix.FcntlInt(uintptr(beside), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
+			return fmt.Errorf("descriptor %d is no process: %w", beside, err)
+		}
 	}
 	return nil
 }

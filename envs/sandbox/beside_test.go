@@ -1,0 +1,431 @@
+package sandbox
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"inspect/envs/sandbox/inside"
+	"inspect/envs/sandbox/stream"
+)
+
+// beside starts a compartment of b over the same directory.
+func (b box) beside(t testing.TB, change func(*Spec)) box {
+	t.Helper()
+	return start(t, func(s *Spec) {
+		s.Beside = b.ID()
+		s.Mounts = []Mount{{Source: b.work, Target: Workspace, Writable: true}}
+		if change != nil {
+			change(s)
+		}
+	})
+}
+
+// serve runs a command that holds a secret, serves a port and a socket in the
+// workspace and an abstract one, and returns when it does.
+func (b box) serve(t testing.TB, canary string, port int) *stream.Command {
+	t.Helper()
+	up, w := io.Pipe()
+	cmd, err := b.Client.Start(deadline(t), stream.Exec{
+		Argv: []string{InitPath, "helper", "serve", strconv.Itoa(port), fmt.Sprint(Workspace, "/", port)}, Env: []string{"SECRET=" + canary}, Stdout: w, Stderr: w,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 6)
+	if _, err := io.ReadFull(up, line); err != nil || string(line) != "serves" {
+		t.Fatalf("%q %v", line, err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, up) }() // ends with the command
+	t.Cleanup(func() { _ = cmd.Signal(syscall.SIGKILL); _, _ = cmd.Wait(); w.Close() })
+	return cmd
+}
+
+// helperServe answers every connection with one word.
+func helperServe(args []string) int {
+	for _, a := range []string{"127.0.0.1:" + args[0], args[1], "@inspect-" + args[0]} {
+		network := "unix"
+		if strings.HasPrefix(a, "127.") {
+			network = "tcp"
+		}
+		l, err := net.Listen(network, a)
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = c.Write([]byte("hello"))
+				c.Close()
+			}
+		}()
+	}
+	fmt.Print("serves")
+	select {}
+}
+
+// atBeside is the attempt that needs a sandbox beside this one.
+const atBeside = "the sandbox beside"
+
+// sandboxBeside is given the reversed canary of a command in the sandbox
+// beside, its port and its number outside.
+func sandboxBeside(args []string) error {
+	c := []byte(args[0])
+	slices.Reverse(c)
+	canary, port := c, args[1]
+	outside, _ := strconv.Atoi(args[2])
+	errs := []error{searchProcesses(canary)}
+	for network, addr := range map[string]string{"tcp": "127.0.0.1:" + port, "unix": Workspace + "/" + port} {
+		// Abstract names are the network namespace's, and so are both's.
+		if err := greeted(network, addr); err != nil {
+			errs = append(errs, fmt.Errorf("connect to the sandbox beside: %w", err))
+		}
+	}
+	if err := greeted("unix", "@inspect-"+port); err != nil {
+		errs = append(errs, err)
+	}
+	for _, err := range []error{
+		refused("signal it", unix.Kill(outside, unix.SIGKILL), unix.ESRCH),
+		refused("trace it", unix.PtraceAttach(outside), unix.ESRCH),
+	} {
+		errs = append(errs, err)
+	}
+	// A unix socket tells who serves it, as a handle that needs no number.
+	if fd, err := peer(Workspace + "/" + port); err == nil {
+		errs = append(errs,
+			refused("signal it by its socket", unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0), unix.EINVAL, unix.EPERM),
+			refused("take its descriptors", call(unix.SYS_PIDFD_GETFD, uintptr(fd), 3, 0), unix.EPERM))
+	}
+	return errors.Join(errs...)
+}
+
+// greeted reads the word of a serving helper.
+func greeted(network, addr string) error {
+	c, err := net.Dial(network, addr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	b, err := io.ReadAll(c)
+	if err == nil && string(b) != "hello" {
+		err = fmt.Errorf("%s: %q", addr, b)
+	}
+	return err
+}
+
+// peer is a pidfd of the process behind a socket.
+func peer(path string) (int, error) {
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	rc, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	fd, gerr := 0, error(nil)
+	err = rc.Control(func(s uintptr) { fd, gerr = unix.GetsockoptInt(int(s), unix.SOL_SOCKET, unix.SO_PEERPIDFD) })
+	return fd, errors.Join(err, gerr)
+}
+
+// searchProcesses looks for the canary in whatever can be read of any process.
+func searchProcesses(canary []byte) error {
+	procs, err := os.ReadDir("/proc")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	found := func(where string) { errs = append(errs, fmt.Errorf("the secret is readable: %s", where)) }
+	for _, p := range procs {
+		pid, err := strconv.Atoi(p.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		dir := "/proc/" + p.Name() + "/"
+		for _, f := range []string{"environ", "cmdline", "comm", "auxv"} {
+			if b, err := os.ReadFile(dir + f); err == nil && bytes.Contains(b, canary) {
+				found(dir + f)
+			}
+		}
+		if fds, err := os.ReadDir(dir + "fd"); err == nil {
+			for _, fd := range fds {
+				if to, err := os.Readlink(dir + "fd/" + fd.Name()); err == nil && strings.Contains(to, string(canary)) {
+					found(to)
+				}
+			}
+		}
+		maps, _ := os.ReadFile(dir + "maps")
+		mem, err := os.Open(dir + "mem")
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(maps)) {
+			var from, to int64
+			if _, err := fmt.Sscanf(line, "%x-%x", &from, &to); err != nil || to-from > 64<<20 {
+				continue
+			}
+			b := make([]byte, to-from)
+			if n, _ := mem.ReadAt(b, from); bytes.Contains(b[:n], canary) {
+				found(dir + "mem")
+				break
+			}
+		}
+		mem.Close()
+	}
+	return errors.Join(errs...)
+}
+
+func reversed(s string) string {
+	b := []byte(s)
+	slices.Reverse(b)
+	return string(b)
+}
+
+// numberOf is the number outside of a process with this in its environment.
+func numberOf(t *testing.T, canary string) int {
+	t.Helper()
+	procs, _ := os.ReadDir("/proc")
+	for _, p := range procs {
+		if b, err := os.ReadFile("/proc/" + p.Name() + "/environ"); err == nil && strings.Contains(string(b), canary) {
+			pid, _ := strconv.Atoi(p.Name())
+			return pid
+		}
+	}
+	t.Fatalf("no process has %s", canary)
+	return 0
+}
+
+func TestSecretsOfTheSandboxBeside(t *testing.T) {
+	if !root {
+		t.Log("only root has compartments; TestOrdinaryUser sees that others are told")
+		return
+	}
+	agent := start(t, nil)
+	service := agent.beside(t, nil)
+	search := func(from box, canary string, port int) result {
+		return from.exec(t, stream.Exec{Argv: []string{
+			InitPath, "attempt", atBeside, reversed(canary), strconv.Itoa(port), strconv.Itoa(numberOf(t, canary)),
+		}})
+	}
+	// Not in this program, which all of the processes are.
+	ofService, ofAgent := "service-"+rand.Text(), "agent-"+rand.Text()
+	service.serve(t, ofService, 5001)
+	agent.serve(t, ofAgent, 5002)
+	for name, c := range map[string]struct {
+		from   box
+		canary string
+		port   int
+	}{
+		"the agent at the service": {agent, ofService, 5001},
+		"the service at the agent": {service, ofAgent, 5002},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if r := search(c.from, c.canary, c.port); r.Code != 0 {
+				t.Errorf("%s%s", r.out, r.err)
+			}
+			numberOf(t, c.canary) // it lives
+		})
+	}
+	// The search is one that can find: within one sandbox it does.
+	if r := search(agent, ofAgent, 5002); !strings.Contains(r.out, "/environ") || !strings.Contains(r.out, "/mem") {
+		t.Errorf("within one sandbox nothing was found: %s", r.out)
+	}
+	if got := agent.must(t, "id -u; id -un") + service.must(t, "id -u; id -un"); got != "1000\nagent\n1001\nagent\n" {
+		t.Errorf("users inside: %q", got)
+	}
+	// Files are both's.
+	service.must(t, "umask 077; echo mine > file")
+	agent.must(t, "grep -q mine file && echo also >> file && chmod 755 file")
+	for _, name := range []string{"look into the init", "trace the init", "user namespaces", "mounting", "keyrings", "inherited descriptors", "the host's network", "the host's abstract names"} {
+		args := map[string][]string{"the host's network": {"127.0.0.1:1"}, "the host's abstract names": {"@nobody"}}[name]
+		if r := service.exec(t, stream.Exec{Argv: append([]string{InitPath, "attempt", name}, args...)}); r.Code != 0 {
+			t.Errorf("%s: %s%s", name, r.out, r.err)
+		}
+	}
+}
+
+func TestCompartmentIsBoundBySandboxBeside(t *testing.T) {
+	if !root {
+		return
+	}
+	agent := start(t, func(s *Spec) { s.Limits.Pids = 60 })
+	limit := func() string {
+		b, err := os.ReadFile(filepath.Join(agent.group.dir(agent.group.c.mounts()[1]), "pids.max"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(b))
+	}
+	before := limit()
+	service := agent.beside(t, nil)
+	if !slices.Contains(agent.group.pids(), service.pid) {
+		t.Errorf("the init %d is not among %v", service.pid, agent.group.pids())
+	}
+	if want := strconv.Itoa(60 + 2*inside.ReservedPids); limit() != want {
+		t.Errorf("%s processes, want %s", limit(), want)
+	}
+	bomb := "i=0; while [ $i -lt 300 ]; do sleep 60 & i=$((i+1)); done; echo all"
+	if r := service.sh(t, bomb); strings.Contains(r.out, "all") {
+		t.Errorf("300 processes were started: %+v", r)
+	}
+	agent.must(t, "true")
+	_ = service.Client.Close()
+	if end := service.Wait(); end.ExitCode != inside.LifelineExit || service.Words() != "" {
+		t.Errorf("%+v %q", end, service.Words())
+	}
+	if limit() != before {
+		t.Errorf("%s processes, before it was %s", limit(), before)
+	}
+	agent.must(t, "true")
+}
+
+// The end of a sandbox is the end of what is beside it, whoever brings it
+// about and whether or not the one who started it is there.
+func TestCompartmentEndsWithSandboxBeside(t *testing.T) {
+	if !root {
+		return
+	}
+	ways := map[string]func(box){
+		"killed":   func(b box) { _ = b.Kill(deadline(t)) },
+		"lifeline": func(b box) { _ = b.Client.Close() },
+		"reaped": func(b box) {
+			if err := newLauncher(t, testOptions(t)).Reap(deadline(t), b.ID()); err != nil {
+				t.Error(err)
+			}
+		},
+		"its init alone": func(b box) { _ = unix.Kill(b.pid, unix.SIGKILL) },
+	}
+	for name, end := range ways {
+		t.Run(name, func(t *testing.T) {
+			agent := start(t, nil)
+			service := agent.beside(t, nil)
+			service.serve(t, "canary-"+strings.ReplaceAll(name, " ", "-"), 5001)
+			end(agent)
+			for _, b := range []box{agent, service} {
+				select {
+				case <-b.Sandbox.Done():
+				case <-deadline(t).Done():
+					t.Fatal("it lives on")
+				}
+			}
+			if n := processesOf(t, testUID); n != 0 {
+				t.Errorf("%d processes are left", n)
+			}
+		})
+	}
+	t.Run("without cgroups", func(t *testing.T) {
+		o := testOptions(t)
+		o.CgroupRoot, o.BestEffort, o.RunDir = "/", true, filepath.Join(runDir, "without")
+		l := newLauncher(t, o)
+		boxes := map[string]*Sandbox{}
+		for _, s := range []Spec{{ID: "a"}, {ID: "b", Beside: "a"}} {
+			ours, theirs, err := stream.Pair()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ours.Close()
+			s.Control = theirs
+			if boxes[s.ID], err = l.Start(deadline(t), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = boxes["a"].Kill(deadline(t))
+		if end := boxes["b"].Wait(); end.ExitCode != inside.LifelineExit {
+			t.Errorf("%+v", end)
+		}
+	})
+}
+
+// A launcher that did not start the sandbox finds it all the same.
+func TestCompartmentAfterRestart(t *testing.T) {
+	if !root {
+		return
+	}
+	agent := start(t, nil)
+	first := agent.beside(t, nil)
+	first.serve(t, "canary-first", 5001)
+	l := newLauncher(t, testOptions(t))
+	ours, theirs, err := stream.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := l.Start(deadline(t), Spec{ID: newID(t), Control: theirs, Beside: agent.ID()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := box{Sandbox: sb, Client: stream.NewClient(ours)}
+	defer func() { _ = b.Client.Close(); sb.Wait() }()
+	if r := b.exec(t, stream.Exec{Argv: []string{InitPath, "sandbox-init", inside.DialWord, "127.0.0.1:5001"}}); !strings.Contains(r.out, "hello") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestCompartmentRefused(t *testing.T) {
+	if !root {
+		return
+	}
+	agent := start(t, nil)
+	service := agent.beside(t, nil)
+	way, _ := outside(t, EgressPort, true)
+	for words, s := range map[string]Spec{
+		"no running sandbox nobody":          {ID: "x", Beside: "nobody"},
+		"no running sandbox " + service.ID(): {ID: "x", Beside: service.ID()},
+		"cannot name the sandbox":            {ID: "x", Beside: "x"},
+		"none of its own":                    {ID: "x", Beside: agent.ID(), Forwards: []Forward{way}},
+		"no running sandbox":                 {ID: "x", Beside: agent.ID(), UID: testUID + 1, GID: testGID},
+	} {
+		ours, theirs, err := stream.Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Control = theirs
+		if _, err := theLauncher(t).Start(deadline(t), s); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%v, want %q", err, words)
+		}
+		ours.Close()
+	}
+	_ = agent.Kill(deadline(t))
+	ours, theirs, err := stream.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	if _, err := theLauncher(t).Start(deadline(t), Spec{ID: "x", Beside: agent.ID(), Control: theirs}); err == nil {
+		t.Error("beside one that has ended")
+	}
+}
+
+// What was started in the wrong network, or not apart, is seen from outside.
+func TestVerifyBeside(t *testing.T) {
+	if !root {
+		return
+	}
+	a, b := start(t, nil), start(t, nil)
+	if err := verifyBeside(b.pid, a.initFD()); !errors.Is(err, ErrIsolation) || !strings.Contains(err.Error(), "net namespace") {
+		t.Errorf("another network: %v", err)
+	}
+	if err := verifyBeside(a.pid, a.initFD()); !errors.Is(err, ErrIsolation) || !strings.Contains(err.Error(), "user namespace") {
+		t.Errorf("the same in all: %v", err)
+	}
+	c := a.beside(t, nil)
+	if err := verifyBeside(c.pid, a.initFD()); err != nil {
+		t.Error(err)
+	}
+}
