@@ -26,6 +26,9 @@ func (s *Scheduler) admit(ctx context.Context) error {
 		if err != nil || len(queued) == 0 {
 			return err
 		}
+		if err := s.retireStale(ctx, q); err != nil {
+			return err
+		}
 		nodes, err := q.Nodes(ctx)
 		if err != nil {
 			return err
@@ -78,9 +81,15 @@ func (s *Scheduler) consider(ctx context.Context, tx *storage.Tx, sess storage.S
 		return nil // its own look ends it
 	}
 	q := tx.Q()
-	r, err := s.prepare(ctx, q, sess, nodes)
+	b, err := s.boundSession(ctx, q, sess)
 	if err != nil {
 		return err
+	}
+	r := readiness{end: denied(b.Denied)}
+	if b.Denied == "" {
+		if r, err = s.prepare(ctx, q, sess, nodes, b.Tier); err != nil {
+			return err
+		}
 	}
 	if r.end != nil || r.wait == "" {
 		row, err := q.LockSession(ctx, sess.ID)
@@ -101,9 +110,7 @@ func (s *Scheduler) consider(ctx context.Context, tx *storage.Tx, sess storage.S
 		return s.InsertReconcile(ctx, tx, sess.ID)
 	}
 	if r.wait == "" {
-		if r.wait, err = s.full(sess, use); err != nil {
-			return err
-		}
+		r.wait = s.full(sess.RepositoryID, b.Spec.Limits.Concurrent, use)
 	}
 	if r.wait != "" {
 		if sess.QueueReason != r.wait {
@@ -113,25 +120,23 @@ func (s *Scheduler) consider(ctx context.Context, tx *storage.Tx, sess storage.S
 	}
 	use.total++
 	use.byRepository[sess.RepositoryID]++
+	if err := tighten(ctx, q, &sess, b.Spec); err != nil {
+		return err
+	}
 	if err := s.place(ctx, tx, sess, r); err != nil {
 		return err
 	}
 	return s.InsertReconcile(ctx, tx, sess.ID)
 }
 
-// full says which limit keeps a session waiting, or nothing.
-func (s *Scheduler) full(sess storage.Session, use *usage) (string, error) {
-	sp, err := sessionSpec(sess)
-	if err != nil {
-		return "", err
-	}
-	perRepository := sp.Limits.Concurrent
+// full says which limit keeps a session of a repository waiting, or nothing.
+func (s *Scheduler) full(repositoryID int64, perRepository int, use *usage) string {
 	if l := s.o.Limits.PerRepository; l > 0 && (perRepository <= 0 || l < perRepository) {
 		perRepository = l
 	}
-	mine := use.byRepository[sess.RepositoryID]
+	mine := use.byRepository[repositoryID]
 	if perRepository > 0 && mine >= perRepository {
-		return fmt.Sprintf("waiting for another session of this repository to end (%d of %d run)", mine, perRepository), nil
+		return fmt.Sprintf("waiting for another session of this repository to end (%d of %d run)", mine, perRepository)
 	}
 	if use.total >= s.o.Limits.Total {
 		words := fmt.Sprintf("waiting for a free machine (%d of %d sessions run", use.total, s.o.Limits.Total)
@@ -141,9 +146,9 @@ func (s *Scheduler) full(sess storage.Session, use *usage) (string, error) {
 		default:
 			words += fmt.Sprintf("; %d are ahead of this one)", use.waiting-1)
 		}
-		return words, nil
+		return words
 	}
-	return "", nil
+	return ""
 }
 
 // place writes a new attempt, with its deadline, before any engine is asked.

@@ -23,6 +23,9 @@ type Effects interface {
 	Report(ctx context.Context, s storage.Session) error
 	// GitToken mints a read-only token for one repository, for a node's mirror.
 	GitToken(ctx context.Context, repositoryID int64) (wire.GitToken, error)
+	// GitTokenDone says that no node has work on the repository in hand any
+	// more: its token is revoked.
+	GitTokenDone(ctx context.Context, repositoryID int64)
 }
 
 // Published is what Publish did. Exactly one of Receipt and Refusal is set.

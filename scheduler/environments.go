@@ -5,17 +5,23 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"inspect/envs/spec"
 	"inspect/envs/wire"
+	"inspect/scheduler/secrets"
 	"inspect/storage"
 )
 
 // EnsureEnvironment stores the environment that a spec describes and returns
 // its id. If no node has a ready snapshot of it and none is being made, a node
-// is asked to prepare one at the given commit of the branch.
+// is asked to prepare one at the given commit of the branch. A spec that names
+// a secret which is not set is a *secrets.Problem.
 func (s *Scheduler) EnsureEnvironment(ctx context.Context, tx *storage.Tx, repositoryID int64, sp spec.Spec, branch, commit string) (string, error) {
+	if err := s.haveSecrets(ctx, tx.Q(), repositoryID, sp.SecretNames()); err != nil {
+		return "", err
+	}
 	digest := sp.EnvironmentDigest()
 	env, err := tx.Q().UpsertEnvironment(ctx, storage.UpsertEnvironmentParams{
 		ID:           fmt.Sprintf("env-%d-%.8s", repositoryID, digest),
@@ -28,10 +34,8 @@ func (s *Scheduler) EnsureEnvironment(ctx context.Context, tx *storage.Tx, repos
 	if err != nil {
 		return "", fmt.Errorf("looking for snapshots of %s: %w", env.ID, err)
 	}
-	for _, sn := range snaps {
-		if sn.State == snapshotReady || sn.State == snapshotBuilding {
-			return env.ID, nil
-		}
+	if slices.ContainsFunc(snaps, usable) {
+		return env.ID, nil
 	}
 	nodes, err := tx.Q().Nodes(ctx)
 	if err != nil {
@@ -49,10 +53,28 @@ const (
 	snapshotFailed   = "failed"
 )
 
+// usable tells whether a snapshot is ready or being made.
+func usable(sn storage.Snapshot) bool {
+	return sn.State == snapshotReady || sn.State == snapshotBuilding
+}
+
+// environmentSpec is the spec an environment was made for.
+func environmentSpec(env storage.Environment) (spec.Spec, error) {
+	var sp spec.Spec
+	if err := json.Unmarshal(env.Spec, &sp); err != nil {
+		return sp, fmt.Errorf("the stored configuration of %s cannot be read: %w", env.ID, err)
+	}
+	return sp, nil
+}
+
 // refresh asks a node to prepare the next generation of an environment. With
-// no nodes it does nothing.
+// no node that suits, and where the operator allows it no more, it does nothing.
 func (s *Scheduler) refresh(ctx context.Context, q *storage.Queries, env storage.Environment, nodes []storage.Node, branch, commit string) error {
-	if len(nodes) == 0 {
+	b, err := s.boundEnvironment(ctx, q, env)
+	if err != nil {
+		return err
+	}
+	if nodes, _ = suited(nodes, b.Tier); len(nodes) == 0 || b.Denied != "" {
 		return nil
 	}
 	node := s.preferred(nodes)
@@ -64,10 +86,7 @@ func (s *Scheduler) refresh(ctx context.Context, q *storage.Queries, env storage
 	if err != nil {
 		return fmt.Errorf("counting the snapshots of %s: %w", env.ID, err)
 	}
-	var sp spec.Spec
-	if err := json.Unmarshal(env.Spec, &sp); err != nil {
-		return fmt.Errorf("the stored configuration of %s cannot be read: %w", env.ID, err)
-	}
+	sp := b.Spec
 	snap := storage.InsertSnapshotParams{
 		ID: "snap-" + newID(), EnvironmentID: env.ID, Node: node.Name, Generation: last + 1,
 		CommitSha: commit, ConfigDigest: env.ConfigDigest, CreatedAt: s.clock.Now(),
@@ -78,7 +97,7 @@ func (s *Scheduler) refresh(ctx context.Context, q *storage.Queries, env storage
 	work := wire.RefreshWork{
 		Snapshot: snap.ID, Environment: env.ID, Generation: int(snap.Generation),
 		Remote: wire.Remote{RepositoryID: repo.ID, URL: s.o.CloneURL(repo), Branch: branch},
-		Commit: commit, ConfigDigest: env.ConfigDigest, Setup: wireSteps(sp.Setup),
+		Commit: commit, ConfigDigest: env.ConfigDigest, Image: sp.Image, Setup: wireSteps(sp.Setup),
 		Services: wireServices(sp.Services), Load: wireSteps(sp.Data.Load), Egress: sp.Egress, Inject: wireInject(sp.Inject),
 		Limits: wireLimits(sp.Limits), Timeout: s.times.Refresh,
 	}
@@ -114,7 +133,7 @@ func (s *Scheduler) alive(n storage.Node) bool {
 // wireLimits are a spec's limits as nodes and runners get them.
 func wireLimits(l spec.Limits) wire.Limits {
 	return wire.Limits{
-		CPU: l.CPU, MemoryBytes: l.MemoryBytes, Pids: l.Pids, DiskBytes: l.DiskBytes,
+		CPU: l.CPU, MemoryBytes: l.MemoryBytes, Pids: l.Pids, DiskBytes: l.DiskBytes, EgressBytes: l.EgressBytes,
 		Timeout: l.Timeout, OutputBytes: outputBytes,
 	}
 }
@@ -153,11 +172,29 @@ type readiness struct {
 }
 
 // prepare finds out what a queued session could run on, and asks nodes for
-// what is missing.
-func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storage.Session, nodes []storage.Node) (readiness, error) {
+// what is missing. Its sandboxes must be at least of a tier; "" is any.
+func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storage.Session, all []storage.Node, least string) (readiness, error) {
+	nodes, weak := suited(all, least)
+	if weak != "" {
+		return readiness{wait: weak}, nil
+	}
+	unfit := map[string]bool{}
+	for _, n := range all {
+		unfit[n.Name] = !slices.ContainsFunc(nodes, func(o storage.Node) bool { return o.Name == n.Name })
+	}
 	byName := map[string]storage.Node{}
 	for _, n := range nodes {
 		byName[n.Name] = n
+	}
+	sp, err := sessionSpec(sess)
+	if err != nil {
+		return readiness{}, err
+	}
+	var p *secrets.Problem
+	if err := s.haveSecrets(ctx, q, sess.RepositoryID, sp.SecretNames()); errors.As(err, &p) {
+		return readiness{wait: p.Error()}, nil
+	} else if err != nil {
+		return readiness{}, err
 	}
 	snaps, err := q.EnvironmentSnapshots(ctx, sess.EnvironmentID)
 	if err != nil {
@@ -167,6 +204,9 @@ func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storag
 	var fetching, building bool
 	var failed *storage.Snapshot
 	for i, sn := range snaps {
+		if unfit[sn.Node] {
+			continue
+		}
 		switch sn.State {
 		case snapshotReady:
 			if !sn.IsCurrent {
@@ -191,8 +231,8 @@ func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storag
 			}
 			building = true
 		case snapshotFailed:
-			if failed == nil {
-				failed = &snaps[i] // newest first
+			if i == 0 { // the newest; an older one was tried anew since
+				failed = &snaps[i]
 			}
 		}
 	}

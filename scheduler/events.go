@@ -28,6 +28,9 @@ func (s *Scheduler) AppendEvents(ctx context.Context, r Runner, events []wire.Ev
 	if len(events) > maxEventsPerCall {
 		return reply, refuse(codeTooLarge, "at most %d events in one call", maxEventsPerCall)
 	}
+	if err := s.learn(ctx); err != nil {
+		return reply, s.unavailable(ctx, err)
+	}
 	moved := false
 	err := s.current(ctx, r, func(tx *storage.Tx, sess storage.Session, a storage.Attempt) error {
 		moved = false // the transaction may be repeated
@@ -95,7 +98,7 @@ func (in *intake) take(e wire.Event) {
 		in.drop(fmt.Sprintf("a session may have %d events; further ones are dropped", wire.MaxEvents))
 		return
 	}
-	vital := e.Kind == wire.EventPhase || e.Kind == wire.EventRestore || e.Kind == wire.EventTurn
+	vital := e.Kind == wire.EventPhase || e.Kind == wire.EventRestore || e.Kind == wire.EventTurn || e.Kind == wire.EventUse
 	if !in.s.rates.allow(in.sess.ID, in.now) && !vital {
 		in.drop(fmt.Sprintf("more than %d events a second; some are dropped", wire.MaxEventsPerSecond))
 		return
@@ -157,6 +160,8 @@ func (in *intake) read(e wire.Event) (json.RawMessage, error) {
 		typed = new(wire.Prompted)
 	case wire.EventEgress:
 		typed = new(wire.Egress)
+	case wire.EventUse:
+		typed = new(wire.EgressUse)
 	case wire.EventService:
 		typed = new(wire.ServiceState)
 	default:
@@ -165,7 +170,7 @@ func (in *intake) read(e wire.Event) (json.RawMessage, error) {
 	if err := json.Unmarshal(raw, typed); err != nil {
 		return nil, errors.New("its data does not have the form of its kind")
 	}
-	data, err := audit.Canonical(encode(typed))
+	data, err := audit.CanonicalTexts(encode(typed), in.s.o.Redactor.Known)
 	if err != nil {
 		return nil, errors.New("its data cannot be stored")
 	}

@@ -124,7 +124,11 @@ const publishLimit = 10 * time.Minute
 func (s *Scheduler) stepPublish(ctx context.Context, sess storage.Session) error {
 	pctx, cancel := context.WithTimeout(ctx, publishLimit)
 	defer cancel()
-	p, err := s.o.Effects.Publish(pctx, sess)
+	var p Published
+	err := s.learn(pctx)
+	if err == nil {
+		p, err = s.o.Effects.Publish(pctx, sess)
+	}
 	if err == nil {
 		err = p.check(s.o.NoForge)
 	}

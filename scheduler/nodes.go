@@ -131,10 +131,35 @@ func (s *Scheduler) NextWork(ctx context.Context, node string) (*wire.Work, erro
 			return false, fmt.Errorf("reading work %d: %w", row.ID, err)
 		}
 		w.ID, w.Kind = row.ID, row.Kind
+		if w.Refresh != nil {
+			words, err := s.bindRefresh(ctx, w.Refresh)
+			if err != nil {
+				return false, err
+			}
+			if words != "" {
+				s.wakes.wake("node:" + node) // there may be other work
+				return false, s.endWork(ctx, node, row.ID, wire.WorkResult{Words: words})
+			}
+		}
 		work = w
 		return true, nil
 	})
 	return work, s.unavailable(ctx, err)
+}
+
+// bindRefresh has what binds a repository now count for a preparation that was
+// asked for earlier. The words say why it may not be done any more.
+func (s *Scheduler) bindRefresh(ctx context.Context, w *wire.RefreshWork) (words string, err error) {
+	env, err := s.db.Q().GetEnvironment(ctx, w.Environment)
+	if err != nil {
+		return "", fmt.Errorf("reading environment %s: %w", w.Environment, err)
+	}
+	b, err := s.boundEnvironment(ctx, s.db.Q(), env)
+	if err != nil || b.Denied != "" {
+		return b.Denied, err
+	}
+	w.Limits = wireLimits(b.Spec.Limits)
+	return "", nil
 }
 
 // WorkDone ends a work item. A refresh that succeeded is ended by Offer.
@@ -146,7 +171,10 @@ func (s *Scheduler) WorkDone(ctx context.Context, node string, id int64, r wire.
 const maxFailureWords = 3000
 
 func (s *Scheduler) endWork(ctx context.Context, node string, id int64, r wire.WorkResult) error {
-	words := clipTail(r.Words, maxFailureWords)
+	if err := s.learn(ctx); err != nil {
+		return err
+	}
+	words := clipTail(s.o.Redactor.String(r.Words), maxFailureWords)
 	return s.withWork(ctx, node, id, func(tx *storage.Tx, w storage.NodeWork) error {
 		q, now := tx.Q(), s.clock.Now()
 		if w.State == workDone || w.State == workFailed {
@@ -175,6 +203,7 @@ func (s *Scheduler) endWork(ctx context.Context, node string, id int64, r wire.W
 // withWork runs fn with a node's locked work item, and has the queue looked at
 // afterwards, because sessions may have waited for it.
 func (s *Scheduler) withWork(ctx context.Context, node string, id int64, fn func(tx *storage.Tx, w storage.NodeWork) error) error {
+	var repository int64
 	err := s.db.InLockTx(ctx, func(tx *storage.Tx) error {
 		w, err := tx.Q().LockWork(ctx, id)
 		if err != nil {
@@ -183,10 +212,14 @@ func (s *Scheduler) withWork(ctx context.Context, node string, id int64, fn func
 		if w.Node != node {
 			return refuse(codeNotFound, "work %d is not this node's", id)
 		}
+		repository = repositoryOf(w)
 		return fn(tx, w)
 	})
 	if err != nil {
 		return err
+	}
+	if repository != 0 && !s.inHand(ctx, repository) {
+		s.o.Effects.GitTokenDone(ctx, repository)
 	}
 	if err := s.admit(ctx); err != nil {
 		s.log.Warn("the queue is looked at later than wanted", "error", err)
@@ -228,6 +261,8 @@ func (s *Scheduler) Offer(ctx context.Context, node string, o wire.SnapshotOffer
 			return missingAs(err, refuse(codeNotFound, "there is no snapshot %.80q", o.Snapshot))
 		}
 		switch {
+		case sn.State == snapshotRetired && w.State != workDone && w.State != workFailed: // for a secret that has changed meanwhile
+			return q.EndWork(ctx, storage.EndWorkParams{ID: w.ID, State: workFailed, Words: sn.Error, Now: now})
 		case sn.State == snapshotReady, sn.State == snapshotRetired:
 			return nil // said before
 		case sn.State != snapshotBuilding:
@@ -266,17 +301,40 @@ func (s *Scheduler) NodeGitToken(ctx context.Context, node string, r wire.GitTok
 		return wire.GitToken{}, s.unavailable(ctx, err)
 	}
 	for _, row := range rows {
-		var w wire.Work
-		if row.State != workTaken || json.Unmarshal(row.Data, &w) != nil {
-			continue
-		}
-		if w.Refresh != nil && w.Refresh.Remote.RepositoryID == r.RepositoryID ||
-			w.Fetch != nil && w.Fetch.Remote.RepositoryID == r.RepositoryID {
+		if row.State == workTaken && r.RepositoryID != 0 && repositoryOf(row) == r.RepositoryID {
 			token, err := s.o.Effects.GitToken(ctx, r.RepositoryID)
 			return token, s.unavailable(ctx, err)
 		}
 	}
 	return wire.GitToken{}, refuse(codeNotFound, "node %s has no work on repository %d", node, r.RepositoryID)
+}
+
+// repositoryOf is the repository that work fetches from, 0 if it fetches nothing.
+func repositoryOf(row storage.NodeWork) int64 {
+	var w wire.Work
+	_ = json.Unmarshal(row.Data, &w) // our own; what cannot be read fetches nothing
+	switch {
+	case w.Refresh != nil:
+		return w.Refresh.Remote.RepositoryID
+	case w.Fetch != nil:
+		return w.Fetch.Remote.RepositoryID
+	}
+	return 0
+}
+
+// inHand says whether some node works on a repository.
+func (s *Scheduler) inHand(ctx context.Context, repository int64) bool {
+	nodes, err := s.db.Q().Nodes(ctx)
+	for _, n := range nodes {
+		rows, oerr := s.db.Q().OpenWork(ctx, n.Name)
+		err = errors.Join(err, oerr)
+		for _, row := range rows {
+			if row.State == workTaken && repositoryOf(row) == repository {
+				return true
+			}
+		}
+	}
+	return err != nil // unknown: its token expires
 }
 
 // renewLeases keeps the work that a node says it has in hand leased to it.

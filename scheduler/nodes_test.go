@@ -76,10 +76,16 @@ func TestNodesWorkIsLeased(t *testing.T) {
 	if err := s.WorkDone(ctx, "n2", first.ID, wire.WorkResult{}); codeOf(err) != codeNotFound {
 		t.Fatalf("another node's work: %v", err)
 	}
+	if len(w.effects.tokensDone) > 0 {
+		t.Fatal("the token was taken away from a node at work")
+	}
 	for range 2 {
 		if err := s.Offer(ctx, "n1", offerOf(first)); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if !slices.Contains(w.effects.tokensDone, 42) {
+		t.Error("the token is good beyond the work")
 	}
 	w.want(sess.ID, Placing, "")
 	// A newer one takes its place; the old one is kept while its attempt lives.

@@ -15,6 +15,7 @@ const (
 	ReasonSnapshotMissing   = "snapshot_missing"   // no node prepared it in time
 	ReasonSync              = "sync"               // the base commit could not be fetched
 	ReasonStopped           = "stopped"            // a person asked for it
+	ReasonDenied            = "denied"             // the operator's policy allows it no more
 	ReasonTimeout           = "timeout"            // the work or the verification took too long
 	ReasonAttemptsExhausted = "attempts_exhausted" // every attempt was lost
 	ReasonNothingVerified   = "nothing_verified"   // no verify command ran

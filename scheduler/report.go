@@ -70,6 +70,9 @@ const (
 func (s *Scheduler) report(ctx context.Context, sess storage.Session, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	if err := s.learn(ctx); err != nil {
+		return err
+	}
 	return s.o.Effects.Report(ctx, sess)
 }
 

@@ -399,6 +399,7 @@ type fakeEffects struct {
 	reports    map[string][]State
 	reportErr  error
 	tokens     int
+	tokensDone []int64 // repositories
 }
 
 var errFake = errors.New("the fake fails as it was told")
@@ -451,6 +452,12 @@ func (f *fakeEffects) Report(_ context.Context, s storage.Session) error {
 	}
 	f.reports[s.ID] = append(f.reports[s.ID], s.State)
 	return nil
+}
+
+func (f *fakeEffects) GitTokenDone(_ context.Context, repository int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tokensDone = append(f.tokensDone, repository)
 }
 
 func (f *fakeEffects) GitToken(_ context.Context, repository int64) (wire.GitToken, error) {

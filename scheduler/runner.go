@@ -11,6 +11,7 @@ import (
 
 	"github.com/sqlc-dev/pqtype"
 
+	"inspect/checks/redact"
 	"inspect/envs/wire"
 	"inspect/scheduler/audit"
 	"inspect/storage"
@@ -31,6 +32,7 @@ const (
 	codeUnauthorized = "unauthorized"
 	codeTooLarge     = "too_large"
 	codeNotFound     = "not_found"
+	codeForbidden    = "forbidden"
 	codeBadRequest   = "bad_request"
 	codeUnavailable  = "unavailable"
 )
@@ -82,7 +84,7 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 		Session: sess.ID, Generation: int(a.Generation),
 		Repository: repo.Owner + "/" + repo.Name, RepositoryID: repo.ID,
 		BaseBranch: sess.BaseBranch, BaseSHA: sess.BaseSha,
-		SnapshotID: snap.ID, SnapshotCommit: snap.CommitSha, Environment: sess.EnvironmentID,
+		SnapshotID: snap.ID, SnapshotCommit: snap.CommitSha, Environment: sess.EnvironmentID, Image: sp.Image,
 		Prompt: sess.Prompt, InstructionsSHA: sess.InstructionsSha, Harness: wire.Harness{Kind: sp.Harness.Kind, Label: sp.Harness.Name()}, Setup: wireSteps(sp.Setup), Limits: wireLimits(sp.Limits),
 		AuthorName: s.o.AuthorName, AuthorEmail: s.o.AuthorEmail,
 		WorkDeadline: a.WorkDeadline, EndDeadline: a.Deadline,
@@ -105,10 +107,14 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 	} else if !storage.IsMissing(err) {
 		return wire.Spec{}, err
 	}
-	if out.WorkGrant, err = s.grant(sess, a, out, wire.PurposeWork); err != nil {
+	now, err := s.boundSession(ctx, q, sess)
+	if err != nil {
 		return wire.Spec{}, err
 	}
-	out.VerifyGrant, err = s.grant(sess, a, out, wire.PurposeVerify)
+	if out.WorkGrant, err = s.grant(sess, a, out, wire.PurposeWork, now.Tier); err != nil {
+		return wire.Spec{}, err
+	}
+	out.VerifyGrant, err = s.grant(sess, a, out, wire.PurposeVerify, now.Tier)
 	return out, err
 }
 
@@ -124,12 +130,12 @@ func sockets(sp wire.Spec, purpose string) (out []string) {
 	return out
 }
 
-func (s *Scheduler) grant(sess storage.Session, a storage.Attempt, sp wire.Spec, purpose string) (string, error) {
+func (s *Scheduler) grant(sess storage.Session, a storage.Attempt, sp wire.Spec, purpose, tier string) (string, error) {
 	return wire.SignGrant(s.o.GrantKey, wire.Grant{
 		Verbs: []string{wire.VerbRestore, wire.VerbSandbox, wire.VerbDiscard},
 		Node:  a.Node, Session: sess.ID, Generation: int(a.Generation), Purpose: purpose,
-		Environment: sess.EnvironmentID, Snapshot: a.SnapshotID, RepositoryID: sess.RepositoryID,
-		Limits: sp.Limits, PeerUID: s.o.RunnerUID, Sockets: sockets(sp, purpose), Expires: a.Deadline.Add(tokenSlack),
+		Environment: sess.EnvironmentID, Snapshot: a.SnapshotID, RepositoryID: sess.RepositoryID, Image: sp.Image,
+		Limits: sp.Limits, PeerUID: s.o.RunnerUID, Sockets: sockets(sp, purpose), Tier: tier, Expires: a.Deadline.Add(tokenSlack),
 	})
 }
 
@@ -196,6 +202,9 @@ func (s *Scheduler) Outcome(ctx context.Context, r Runner, o wire.Outcome) error
 	if err := checkOutcome(&o); err != nil {
 		return err
 	}
+	if err := s.learn(ctx); err != nil {
+		return s.unavailable(ctx, err)
+	}
 	return s.current(ctx, r, func(tx *storage.Tx, sess storage.Session, a storage.Attempt) error {
 		if a.Outcome.Valid || Terminal(sess.State) {
 			return nil
@@ -209,7 +218,7 @@ func (s *Scheduler) Outcome(ctx context.Context, r Runner, o wire.Outcome) error
 				return refuse(codeBadRequest, "the outcome names another tip than its bundle was uploaded with")
 			}
 		}
-		data, err := audit.Canonical(encode(o))
+		data, err := audit.CanonicalTexts(encode(o), s.o.Redactor.Known)
 		if err != nil {
 			return refuse(codeBadRequest, "the outcome cannot be stored: %v", err)
 		}
@@ -264,7 +273,8 @@ func checkOutcome(o *wire.Outcome) error {
 const maxBundlesBytes = 1 << 30
 
 // PutArtifact stores one artifact of a session, named by its sha256. Storing
-// the same again is harmless.
+// the same again is harmless. One that holds the value of a secret is refused:
+// it cannot be taken out of what is named by its content.
 func (s *Scheduler) PutArtifact(ctx context.Context, r Runner, sum string, content io.Reader) error {
 	if !sumName.MatchString(sum) {
 		return refuse(codeBadRequest, "an artifact is named by its sha256 in lower case hexadecimal")
@@ -282,7 +292,10 @@ func (s *Scheduler) PutArtifact(ctx context.Context, r Runner, sum string, conte
 	if err != nil {
 		return s.unavailable(ctx, err)
 	}
-	n, err := s.o.Blobs.PutNamed(ctx, r.Session, sum, content, max(wire.MaxArtifactBytes-used, 0))
+	if err := s.learn(ctx); err != nil {
+		return s.unavailable(ctx, err)
+	}
+	n, err := s.o.Blobs.PutNamed(ctx, r.Session, sum, s.o.Redactor.Guard(content), max(wire.MaxArtifactBytes-used, 0))
 	if err != nil {
 		return s.blobError(ctx, err, "the artifacts of one session may have %d bytes together", int64(wire.MaxArtifactBytes))
 	}
@@ -325,6 +338,8 @@ func (s *Scheduler) PutBundle(ctx context.Context, r Runner, turn int, tip, sum 
 
 func (s *Scheduler) blobError(ctx context.Context, err error, format string, args ...any) error {
 	switch {
+	case errors.Is(err, redact.ErrKnown):
+		return refuse(codeBadRequest, "the value of a secret stands in it, so it is not kept")
 	case errors.Is(err, storage.ErrBlobTooLarge):
 		return refuse(codeTooLarge, format, args...)
 	case errors.Is(err, storage.ErrBlobMismatch):

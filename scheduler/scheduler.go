@@ -16,7 +16,10 @@ import (
 
 	"github.com/riverqueue/river"
 
+	"inspect/checks/redact"
 	"inspect/envs/proc"
+	"inspect/envs/spec"
+	"inspect/scheduler/secrets"
 	"inspect/storage"
 )
 
@@ -53,12 +56,34 @@ type Options struct {
 	// without a pull request proves a delivery only then.
 	NoForge bool
 
+	// Bound says what binds a repository now: it is asked when a session is about
+	// to be placed and when a snapshot is about to be prepared, so that what was
+	// tightened since counts. It may make a spec stricter, never wider, and must
+	// not change its EnvironmentDigest. nil: a spec counts as it was pinned.
+	Bound func(repositoryID int64, ownerName string, sp spec.Spec) (Bound, error)
+
 	// ModelAPI says which API a kind of harness is to speak for a model. nil:
 	// there is no model gateway.
 	ModelAPI func(model, harness string) (string, error)
 
+	// Secrets are what environments name; nil: there are none.
+	Secrets *secrets.Store
+	// SecretsAllowed says in words which of the names the operator does not let
+	// a repository have now. nil: all may be had.
+	SecretsAllowed func(r storage.Repository, names []string) error
+	// Redactor takes secrets out of what machines say before it is kept. nil:
+	// patterns only.
+	Redactor *redact.Redactor
+
 	// AuthorName and AuthorEmail are what commits inside sandboxes are made with.
 	AuthorName, AuthorEmail string // zero: "Inspect", "inspect@localhost"
+}
+
+// Bound is what binds a repository.
+type Bound struct {
+	Spec   spec.Spec
+	Tier   string // the least sandbox (wire.Tier…); empty: any
+	Denied string // in words, why nothing may run; the rest means nothing then
 }
 
 // Limits of how many sessions hold a machine at once.

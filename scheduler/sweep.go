@@ -33,10 +33,10 @@ const (
 )
 
 // Sweep enqueues a look at everything that is due: sessions, deliveries whose
-// job was lost, and attempts that are over and whose processes may still run.
-// Run does it once a second.
+// job was lost, attempts that are over and whose processes may still run, and
+// environments that lost their snapshot to a changed secret. Run does it once a second.
 func (s *Scheduler) Sweep(ctx context.Context) error {
-	return errors.Join(s.sweepSessions(ctx), s.sweepDeliveries(ctx), s.sweepAttempts(ctx))
+	return errors.Join(s.sweepSessions(ctx), s.sweepDeliveries(ctx), s.sweepAttempts(ctx), s.sweepRenewals(ctx))
 }
 
 func (s *Scheduler) sweepSessions(ctx context.Context) error {

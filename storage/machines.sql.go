@@ -51,7 +51,7 @@ func (q *Queries) ClearAttemptSecret(ctx context.Context, arg ClearAttemptSecret
 }
 
 const currentSnapshot = `-- name: CurrentSnapshot :one
-SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at FROM snapshots WHERE environment_id = $1 AND node = $2 AND is_current
+SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew FROM snapshots WHERE environment_id = $1 AND node = $2 AND is_current
 `
 
 type CurrentSnapshotParams struct {
@@ -77,6 +77,8 @@ func (q *Queries) CurrentSnapshot(ctx context.Context, arg CurrentSnapshotParams
 		&i.Error,
 		&i.CreatedAt,
 		&i.PublishedAt,
+		&i.Secrets,
+		&i.Renew,
 	)
 	return i, err
 }
@@ -284,7 +286,7 @@ func (q *Queries) LockEnvironment(ctx context.Context, id string) (Environment, 
 }
 
 const lockSnapshot = `-- name: LockSnapshot :one
-SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at FROM snapshots WHERE id = $1 FOR UPDATE
+SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew FROM snapshots WHERE id = $1 FOR UPDATE
 `
 
 func (q *Queries) LockSnapshot(ctx context.Context, id string) (Snapshot, error) {
@@ -305,6 +307,8 @@ func (q *Queries) LockSnapshot(ctx context.Context, id string) (Snapshot, error)
 		&i.Error,
 		&i.CreatedAt,
 		&i.PublishedAt,
+		&i.Secrets,
+		&i.Renew,
 	)
 	return i, err
 }

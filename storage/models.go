@@ -304,6 +304,29 @@ type Repository struct {
 	UpdatedAt      time.Time
 }
 
+type RepositorySecret struct {
+	RepositoryID int64
+	Scope        string
+	ScopeID      int64
+	Name         string
+	Version      int64
+	Sealed       []byte
+	KeyID        string
+	SetBy        string
+	SetAt        time.Time
+}
+
+type Secret struct {
+	Scope   string
+	ScopeID int64
+	Name    string
+	Version int64
+	Sealed  []byte
+	KeyID   string
+	SetBy   string
+	SetAt   time.Time
+}
+
 type Session struct {
 	ID              string
 	InstallationID  int64
@@ -375,4 +398,6 @@ type Snapshot struct {
 	Error         string
 	CreatedAt     time.Time
 	PublishedAt   sql.NullTime
+	Secrets       json.RawMessage
+	Renew         bool
 }

@@ -531,7 +531,7 @@ func (q *Queries) ReportAttempt(ctx context.Context, arg ReportAttemptParams) (A
 }
 
 const reportSnapshot = `-- name: ReportSnapshot :one
-SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at FROM snapshots WHERE id = $1
+SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew FROM snapshots WHERE id = $1
 `
 
 func (q *Queries) ReportSnapshot(ctx context.Context, id string) (Snapshot, error) {
@@ -552,6 +552,8 @@ func (q *Queries) ReportSnapshot(ctx context.Context, id string) (Snapshot, erro
 		&i.Error,
 		&i.CreatedAt,
 		&i.PublishedAt,
+		&i.Secrets,
+		&i.Renew,
 	)
 	return i, err
 }

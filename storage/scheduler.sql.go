@@ -207,7 +207,7 @@ func (q *Queries) EndDelivery(ctx context.Context, arg EndDeliveryParams) error 
 }
 
 const environmentSnapshots = `-- name: EnvironmentSnapshots :many
-SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at FROM snapshots WHERE environment_id = $1 ORDER BY created_at DESC, generation DESC, id LIMIT 64
+SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew FROM snapshots WHERE environment_id = $1 ORDER BY created_at DESC, generation DESC, id LIMIT 64
 `
 
 // Newest first.
@@ -235,6 +235,8 @@ func (q *Queries) EnvironmentSnapshots(ctx context.Context, environmentID string
 			&i.Error,
 			&i.CreatedAt,
 			&i.PublishedAt,
+			&i.Secrets,
+			&i.Renew,
 		); err != nil {
 			return nil, err
 		}
@@ -331,6 +333,24 @@ func (q *Queries) GetAttempt(ctx context.Context, arg GetAttemptParams) (Attempt
 	return i, err
 }
 
+const getEnvironment = `-- name: GetEnvironment :one
+SELECT id, repository_id, config_digest, spec, created_at, used_at FROM environments WHERE id = $1
+`
+
+func (q *Queries) GetEnvironment(ctx context.Context, id string) (Environment, error) {
+	row := q.db.QueryRowContext(ctx, getEnvironment, id)
+	var i Environment
+	err := row.Scan(
+		&i.ID,
+		&i.RepositoryID,
+		&i.ConfigDigest,
+		&i.Spec,
+		&i.CreatedAt,
+		&i.UsedAt,
+	)
+	return i, err
+}
+
 const getRepositoryRow = `-- name: GetRepositoryRow :one
 SELECT id, installation_id, owner, name, default_branch, removed_at, updated_at FROM repositories WHERE id = $1
 `
@@ -416,7 +436,7 @@ func (q *Queries) GetSession(ctx context.Context, id string) (Session, error) {
 }
 
 const getSnapshot = `-- name: GetSnapshot :one
-SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at FROM snapshots WHERE id = $1
+SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew FROM snapshots WHERE id = $1
 `
 
 func (q *Queries) GetSnapshot(ctx context.Context, id string) (Snapshot, error) {
@@ -437,6 +457,8 @@ func (q *Queries) GetSnapshot(ctx context.Context, id string) (Snapshot, error) 
 		&i.Error,
 		&i.CreatedAt,
 		&i.PublishedAt,
+		&i.Secrets,
+		&i.Renew,
 	)
 	return i, err
 }
@@ -1183,6 +1205,22 @@ func (q *Queries) SetSessionReceipt(ctx context.Context, arg SetSessionReceiptPa
 		arg.HeadSha,
 		arg.PullRequest,
 	)
+	return err
+}
+
+const setSessionSpec = `-- name: SetSessionSpec :exec
+UPDATE sessions SET spec = $1, budget = LEAST(budget, $2::bigint) WHERE id = $3
+`
+
+type SetSessionSpecParams struct {
+	Spec   json.RawMessage
+	Budget int64
+	ID     string
+}
+
+// The operator's policy was tightened since: less counts, never more.
+func (q *Queries) SetSessionSpec(ctx context.Context, arg SetSessionSpecParams) error {
+	_, err := q.db.ExecContext(ctx, setSessionSpec, arg.Spec, arg.Budget, arg.ID)
 	return err
 }
 

@@ -430,7 +430,7 @@ func (q *Queries) WebSessions(ctx context.Context, arg WebSessionsParams) ([]Web
 }
 
 const webSnapshot = `-- name: WebSnapshot :one
-SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at FROM snapshots WHERE id = $1
+SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew FROM snapshots WHERE id = $1
 `
 
 func (q *Queries) WebSnapshot(ctx context.Context, id string) (Snapshot, error) {
@@ -451,6 +451,8 @@ func (q *Queries) WebSnapshot(ctx context.Context, id string) (Snapshot, error) 
 		&i.Error,
 		&i.CreatedAt,
 		&i.PublishedAt,
+		&i.Secrets,
+		&i.Renew,
 	)
 	return i, err
 }

@@ -93,6 +93,11 @@ func BeyondFloor(e *policy.BeyondError) string {
 	return b.String()
 }
 
+// NoSecret says why the environment cannot have the secrets it names.
+func NoSecret(why string) string {
+	return "No session was started: " + redact.Cut(why, 2000) + "\n\nWhoever runs Inspect can set it."
+}
+
 // NotSupported says that something is known but not acted upon yet.
 func NotSupported(what string) string {
 	return redact.Code(what) + " is not supported yet. Nothing was done."

@@ -18,7 +18,6 @@ import (
 
 	"inspect/checks/redact"
 	"inspect/envs/proc"
-	"inspect/envs/wire"
 )
 
 // Options of an App.
@@ -70,7 +69,7 @@ type App struct {
 	mu      sync.Mutex
 	clients map[int64]*Client
 	bot     *Bot
-	minted  []wire.GitToken // known to the redactor
+	minted  []minted // known to the redactor
 }
 
 // New checks the options. It sends nothing.
@@ -167,7 +166,7 @@ func (a *App) CloneURL(r Repo) string {
 
 // jwt proves that we are the App. GitHub: RS256, issued up to a minute ago
 // because clocks differ, good for at most ten minutes.
-func (a *App) jwt(context.Context, int64) (string, error) {
+func (a *App) jwt(context.Context, int64, purpose) (string, error) {
 	now := a.clock.Now()
 	return a.signer.Sign(jwt.RegisteredClaims{
 		Issuer:    strconv.FormatInt(a.id, 10),

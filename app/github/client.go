@@ -44,19 +44,15 @@ type Client struct {
 	pace         *pace
 	tokens       *tokens
 	// bearer gives the credential for a request about a repository (0: none).
-	bearer func(ctx context.Context, repo int64) (string, error)
+	bearer func(ctx context.Context, repo int64, p purpose) (string, error)
 }
 
-func (c *Client) tokenFor(ctx context.Context, repo int64) (string, error) {
-	t, err := c.tokens.get(ctx, repo, c.permissionsFor(repo), fresh)
-	return t.Token, err
-}
-
-func (c *Client) permissionsFor(repo int64) permissions {
-	if repo == 0 {
-		return metadataPermissions()
+func (c *Client) tokenFor(ctx context.Context, repo int64, p purpose) (string, error) {
+	if err := c.pace.silent(); err != nil {
+		return "", err // nor is a token asked for that could not be used
 	}
-	return apiPermissions()
+	t, err := c.tokens.get(ctx, repo, p, fresh)
+	return t.Token, err
 }
 
 // Counters of requests since the start of the process.

@@ -70,14 +70,14 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	ctx := req.Context()
 	try := func(again bool) (*http.Response, error) {
-		token, err := x.c.bearer(ctx, x.repo)
+		token, err := x.c.bearer(ctx, x.repo, r.purpose)
 		if err != nil {
 			return refuse(err)
 		}
 		resp, err := x.send(ctx, req, r, body, token)
 		if again && resp != nil && resp.StatusCode == http.StatusUnauthorized && x.c.tokens != nil {
 			// Not carried out, so even a write may be repeated, once, with a new token.
-			x.c.tokens.drop(x.repo, x.c.permissionsFor(x.repo), token)
+			x.c.tokens.drop(token)
 			return nil, errStale
 		}
 		return resp, err

@@ -14,6 +14,7 @@ import (
 // world is the fixture GitHub with one repository of octocat's and an App in it.
 type world struct {
 	*githubd.Server
+	t    *testing.T
 	app  *App
 	c    *Client
 	repo Repo
@@ -51,7 +52,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &world{Server: s, app: a, c: a.Installation(inst), repo: Repo{ID: id, Owner: "octocat", Name: "parcel"}}
+	return &world{Server: s, t: t, app: a, c: a.Installation(inst), repo: Repo{ID: id, Owner: "octocat", Name: "parcel"}}
 }
 
 func (w *world) issue(t *testing.T) int {

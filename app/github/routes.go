@@ -20,7 +20,10 @@ type route struct {
 	what string
 	// body is what may be sent, field by field; nil allows no body.
 	body shape
-	// token marks the minting of tokens: no content, so it is neither counted
+	// purpose is what a token for it is minted for; empty: the App's own proof or
+	// the token it is about.
+	purpose purpose
+	// token marks the minting and revoking of tokens: no content, so it is neither counted
 	// nor serialised with the writes, and may be repeated.
 	token bool
 }
@@ -35,22 +38,22 @@ const (
 
 // perRepository lists the routes below a repository.
 var perRepository = []route{
-	{method: "GET", path: ""},
-	{method: "GET", path: "/collaborators/{login}/permission"},
-	{method: "GET", path: "/git/ref/{ref...}"},
-	{method: "GET", path: "/contents/{path...}"},
-	{method: "GET", path: "/rules/branches/{ref...}"},
-	{method: "GET", path: "/issues/{id}/comments"},
-	{method: "POST", path: "/issues/{id}/comments", what: "comment", body: commentBody},
-	{method: "PATCH", path: "/issues/comments/{id}", what: "comment", body: commentBody},
-	{method: "POST", path: "/issues/{id}/reactions", what: "reaction", body: reactionBody},
-	{method: "POST", path: "/issues/comments/{id}/reactions", what: "reaction", body: reactionBody},
-	{method: "DELETE", path: "/issues/{id}/labels/{label}", what: "label"},
-	{method: "GET", path: "/commits/{sha}/check-runs"},
-	{method: "POST", path: "/check-runs", what: "check run", body: newCheckRunBody},
-	{method: "PATCH", path: "/check-runs/{id}", what: "check run", body: checkRunBody},
-	{method: "GET", path: "/pulls"},
-	{method: "POST", path: "/pulls", what: "pull request", body: newPullBody},
+	{method: "GET", path: "", purpose: forReading},
+	{method: "GET", path: "/collaborators/{login}/permission", purpose: forReading},
+	{method: "GET", path: "/git/ref/{ref...}", purpose: forReading},
+	{method: "GET", path: "/contents/{path...}", purpose: forReading},
+	{method: "GET", path: "/rules/branches/{ref...}", purpose: forReading},
+	{method: "GET", path: "/issues/{id}/comments", purpose: forTalking},
+	{method: "POST", path: "/issues/{id}/comments", what: "comment", body: commentBody, purpose: forTalking},
+	{method: "PATCH", path: "/issues/comments/{id}", what: "comment", body: commentBody, purpose: forTalking},
+	{method: "POST", path: "/issues/{id}/reactions", what: "reaction", body: reactionBody, purpose: forTalking},
+	{method: "POST", path: "/issues/comments/{id}/reactions", what: "reaction", body: reactionBody, purpose: forTalking},
+	{method: "DELETE", path: "/issues/{id}/labels/{label}", what: "label", purpose: forTalking},
+	{method: "GET", path: "/commits/{sha}/check-runs", purpose: forChecks},
+	{method: "POST", path: "/check-runs", what: "check run", body: newCheckRunBody, purpose: forChecks},
+	{method: "PATCH", path: "/check-runs/{id}", what: "check run", body: checkRunBody, purpose: forChecks},
+	{method: "GET", path: "/pulls", purpose: forPulls},
+	{method: "POST", path: "/pulls", what: "pull request", body: newPullBody, purpose: forPulls},
 }
 
 // perApp lists the routes of the App itself.
@@ -60,8 +63,9 @@ var perApp = []route{
 	{method: "POST", path: "app/installations/{id}/access_tokens", body: tokenBody, token: true},
 	{method: "GET", path: "app/hook/deliveries"},
 	{method: "POST", path: "app/hook/deliveries/{id}/attempts", what: "redelivery"},
-	{method: "GET", path: "installation/repositories"},
-	{method: "GET", path: "users/{login}"},
+	{method: "DELETE", path: "installation/token", token: true},
+	{method: "GET", path: "installation/repositories", purpose: forNames},
+	{method: "GET", path: "users/{login}", purpose: forNames},
 }
 
 // forms of the placeholders. Segments are compared unescaped, after splitting

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -41,15 +42,13 @@ func TestNoTokenForEverything(t *testing.T) {
 	c := h.client(t)
 	ctx := ctxFor(t)
 	for name, ask := range map[string]func() error{
-		"read, repository 0":   func() error { _, err := c.ReadToken(ctx, 0); return err },
-		"push, repository 0":   func() error { _, err := c.PushToken(ctx, 0); return err },
-		"push, repository -1":  func() error { _, err := c.PushToken(ctx, -1); return err },
-		"mint, nil":            func() error { _, err := c.mint(ctx, 7, nil); return err },
-		"mint, empty":          func() error { _, err := c.mint(ctx, 7, permissions{}); return err },
-		"mint, all":            func() error { _, err := c.mint(ctx, 0, readPermissions()); return err },
-		"mint, administration": func() error { _, err := c.mint(ctx, 7, permissions{"administration": "write"}); return err },
-		"mint, workflows":      func() error { _, err := c.mint(ctx, 7, permissions{"workflows": "write"}); return err },
-		"call without id":      func() error { _, err := c.BranchHead(ctx, Repo{Owner: "octocat", Name: "hello"}, "main"); return err },
+		"read, repository 0":  func() error { _, err := c.ReadToken(ctx, 0); return err },
+		"push, repository 0":  func() error { _, err := c.PushToken(ctx, 0); return err },
+		"push, repository -1": func() error { _, err := c.PushToken(ctx, -1); return err },
+		"mint, no purpose":    func() error { _, err := c.mint(ctx, 7, ""); return err },
+		"mint, unknown":       func() error { _, err := c.mint(ctx, 7, "workflows"); return err },
+		"mint, all":           func() error { _, err := c.mint(ctx, 0, forReading); return err },
+		"call without id":     func() error { _, err := c.BranchHead(ctx, Repo{Owner: "octocat", Name: "hello"}, "main"); return err },
 	} {
 		if err := ask(); !errors.Is(err, ErrForbidden) {
 			t.Errorf("%s: got %v, want ErrForbidden", name, err)
@@ -104,59 +103,234 @@ func TestWiderTokensAreRefused(t *testing.T) {
 	}
 }
 
-func TestTokensAreCachedByRepositoryAndPermissions(t *testing.T) {
+func TestTokensAreCachedByOwnerRepositoryAndPurpose(t *testing.T) {
 	clock := proc.NewFake(time.Now())
 	h := newHub(t, refReply)
 	h.now = clock.Now
 	c := h.client(t, func(o *Options) { o.Clock = clock })
 	ctx := ctxFor(t)
-	head := func(r Repo) {
+	minted := 0
+	more := func(what string, n int, do func() error) {
 		t.Helper()
-		if _, err := c.BranchHead(ctx, r, "main"); err != nil {
-			t.Fatal(err)
+		if err := do(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if minted += n; len(h.mints()) != minted {
+			t.Fatalf("%s: %d tokens, want %d more than before", what, len(h.mints()), n)
 		}
 	}
-	head(hello)
-	head(hello)
-	if n := len(h.mints()); n != 1 {
-		t.Fatalf("%d tokens for two calls", n)
+	head := func(ctx context.Context, r Repo) func() error {
+		return func() error { _, err := c.BranchHead(ctx, r, "main"); return err }
 	}
-	head(Repo{ID: 8, Owner: "octocat", Name: "other"})
-	if n := len(h.mints()); n != 2 {
-		t.Errorf("another repository shares a token")
-	}
-	for range 2 {
-		if _, err := c.ReadToken(ctx, 7); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := len(h.mints()); n != 3 {
-		t.Errorf("%d tokens, want one more for reading only", n)
-	}
-	for range 2 {
-		if _, err := c.PushToken(ctx, 7); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := len(h.mints()); n != 5 {
-		t.Errorf("%d tokens: tokens that push must not be kept", n)
-	}
+	push := func() error { _, err := c.PushToken(ctx, 7); return err }
+	more("the first", 1, head(ctx, hello))
+	more("again", 0, head(ctx, hello))
+	more("another repository", 1, head(ctx, Repo{ID: 8, Owner: "octocat", Name: "other"}))
+	more("a session", 1, head(For(ctx, "s1"), hello))
+	more("another session", 1, head(For(ctx, "s2"), hello))
+	more("for git", 0, func() error { _, err := c.ReadToken(ctx, 7); return err })
+	more("a push", 1, push)
+	more("the next push", 1, push) // never kept
 	// Renewed before it ends.
 	clock.Advance(56 * time.Minute)
-	head(hello)
-	if n := len(h.mints()); n != 6 {
-		t.Errorf("%d tokens: the old one was not renewed early", n)
-	}
-	asks := h.mints()
-	if got := asks[2].Permissions; got["contents"] != "read" || len(got) != 2 {
-		t.Errorf("a token to read has %v", got)
-	}
-	if got := asks[3].Permissions; got["contents"] != "write" || len(got) != 2 {
-		t.Errorf("a token to push has %v", got)
-	}
-	for _, a := range asks {
+	more("later", 1, head(ctx, hello))
+	for _, a := range h.mints() {
 		if len(a.RepositoryIDs) != 1 {
 			t.Errorf("a token for repositories %v", a.RepositoryIDs)
+		}
+	}
+}
+
+// revocations lists the tokens that were ended, in any order.
+func (h *hub) revocations() (out []string) {
+	for _, r := range h.all() {
+		if r.method == "DELETE" && r.path == "/installation/token" {
+			out = append(out, strings.TrimPrefix(r.auth, "Bearer "))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestTokensAreRevoked(t *testing.T) {
+	clock := proc.NewFake(time.Now())
+	h := newHub(t, nil)
+	status := 204
+	h.handle = func(w http.ResponseWriter, r *http.Request, body string) {
+		if r.Method == "DELETE" {
+			w.WriteHeader(status)
+			return
+		}
+		refReply(w, r, body)
+	}
+	h.now = clock.Now
+	a := h.app(t, func(o *Options) { o.Clock = clock })
+	c := a.Installation(99)
+	ctx := ctxFor(t)
+	head := func(ctx context.Context) {
+		t.Helper()
+		if _, err := c.BranchHead(ctx, hello, "main"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what string, tokens ...int) {
+		t.Helper()
+		var texts []string
+		for _, n := range tokens {
+			texts = append(texts, tokenText(n))
+		}
+		slices.Sort(texts)
+		if got := h.revocations(); !slices.Equal(got, texts) {
+			t.Errorf("%s: revoked %d, want %v", what, len(got), tokens)
+		}
+	}
+	head(For(ctx, "s1")) // 1
+	head(For(ctx, "s2")) // 2
+	head(ctx)            // 3
+	pushing, err := c.PushToken(For(ctx, "s1"), 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.RevokeToken(ctx, pushing)
+	want("after the push", 4)
+	a.Revoke(ctx, "s1")
+	want("after the session", 1, 4)
+	a.Revoke(ctx, "s1")
+	want("nothing is revoked twice", 1, 4)
+	head(For(ctx, "s1")) // 5: a late report
+	if n := len(h.mints()); n != 5 {
+		t.Errorf("%d tokens: a revoked one is still used", n)
+	}
+	// GitHub is away: what is not revoked is given up, and nobody is kept.
+	status = 503
+	a.Revoke(ctx, "s1")
+	status = 204
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	a.Close(ended)
+	all := h.revocations()
+	for _, n := range []int{2, 3} {
+		if !slices.Contains(all, tokenText(n)) {
+			t.Errorf("token %d is left when the program ends", n)
+		}
+	}
+	before := len(all)
+	head(ctx) // 6
+	clock.Advance(2 * time.Hour)
+	a.Close(ctx)
+	if n := len(h.revocations()); n != before {
+		t.Errorf("%d requests to revoke what has expired", n-before)
+	}
+	for _, s := range h.sent() {
+		if strings.Contains(s, "ghs_") {
+			t.Errorf("a token is in %s", s)
+		}
+	}
+}
+
+// What came back wider than it was asked for is not only refused, but ended.
+func TestWiderTokensAreRevoked(t *testing.T) {
+	h := newHub(t, func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(204) })
+	h.tokens = func(w http.ResponseWriter, ask tokenAsk) {
+		reply(w, 201, map[string]any{
+			"token": tokenText(1), "expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339),
+			"permissions": map[string]string{"contents": "write"}, "repository_selection": "selected", "repositories": repositoriesOf(ask.RepositoryIDs),
+		})
+	}
+	if _, err := h.client(t).ReadToken(ctxFor(t), 7); !errors.Is(err, ErrDenied) {
+		t.Errorf("got %v", err)
+	}
+	if got := h.revocations(); len(got) != 1 || got[0] != tokenText(1) {
+		t.Errorf("revoked %d", len(got))
+	}
+}
+
+// Every request of ours, by what its token may do: the least that GitHub asks
+// for, and for one repository. The routes say the same (TestEveryRouteHasItsPurpose).
+func TestLeastPermissions(t *testing.T) {
+	for want, calls := range map[string]map[string]func(*world, context.Context) error{
+		"contents: read, metadata: read": {
+			"branch": func(w *world, ctx context.Context) error { _, err := w.c.BranchHead(ctx, w.repo, "main"); return err },
+			"file": func(w *world, ctx context.Context) error {
+				_, err := w.c.File(ctx, w.repo, "go.mod", "main")
+				return err
+			},
+			"files":        func(w *world, ctx context.Context) error { _, err := w.c.RootFiles(ctx, w.repo, "main"); return err },
+			"rules":        func(w *world, ctx context.Context) error { _, err := w.c.BranchRules(ctx, w.repo, "main"); return err },
+			"permission":   func(w *world, ctx context.Context) error { _, err := w.c.Permission(ctx, w.repo, "hubot"); return err },
+			"repository":   func(w *world, ctx context.Context) error { _, err := w.c.Repository(ctx, w.repo.ID); return err },
+			"mirror fetch": func(w *world, ctx context.Context) error { _, err := w.c.ReadToken(ctx, w.repo.ID); return err },
+		},
+		"issues: write, metadata: read": {
+			"comment": func(w *world, ctx context.Context) error {
+				_, err := w.c.CreateComment(ctx, w.repo, w.issue(w.t), "hi")
+				return err
+			},
+			"comments": func(w *world, ctx context.Context) error {
+				_, err := w.c.Comments(ctx, w.repo, w.issue(w.t))
+				return err
+			},
+			"reaction": func(w *world, ctx context.Context) error { return w.c.ReactIssue(ctx, w.repo, w.issue(w.t), "eyes") },
+			"label":    func(w *world, ctx context.Context) error { return w.c.RemoveLabel(ctx, w.repo, w.issue(w.t), "x") },
+		},
+		"checks: write, metadata: read": {
+			"check run": func(w *world, ctx context.Context) error {
+				refs, err := w.Refs("octocat/parcel")
+				if err != nil {
+					return err
+				}
+				_, err = w.c.CreateCheckRun(ctx, w.repo, CheckRun{Name: "inspect", HeadSHA: refs["refs/heads/main"], Status: "in_progress"})
+				return err
+			},
+		},
+		"metadata: read, pull_requests: write": {
+			"pull request": func(w *world, ctx context.Context) error {
+				_, _, err := w.c.FindPullRequest(ctx, w.repo, "x")
+				return err
+			},
+		},
+		"contents: write, metadata: read": {
+			"push": func(w *world, ctx context.Context) error { _, err := w.c.PushToken(ctx, w.repo.ID); return err },
+		},
+	} {
+		for name, call := range calls {
+			t.Run(name, func(t *testing.T) {
+				w := newWorld(t)
+				if err := call(w, ctxFor(t)); err != nil {
+					t.Fatal(err)
+				}
+				var asks []tokenAsk
+				for _, r := range w.Requests() {
+					if strings.HasSuffix(r.Path, "/access_tokens") {
+						var a tokenAsk
+						if err := json.Unmarshal([]byte(r.Body), &a); err != nil {
+							t.Fatal(err)
+						}
+						asks = append(asks, a)
+					}
+				}
+				if len(asks) != 1 || !slices.Equal(asks[0].RepositoryIDs, []int64{w.repo.ID}) || permissions(asks[0].Permissions).String() != want {
+					t.Errorf("asked for %+v, want %s", asks, want)
+				}
+			})
+		}
+	}
+}
+
+func TestEveryRouteHasItsPurpose(t *testing.T) {
+	for _, r := range perRepository {
+		p := r.purpose.permissions()
+		if len(p) == 0 {
+			t.Errorf("%s %s has no purpose", r.method, r.path)
+		}
+		writes := 0
+		for _, level := range p {
+			if level == "write" {
+				writes++
+			}
+		}
+		if writes > 1 || r.write() && writes != 1 || p["contents"] == "write" {
+			t.Errorf("%s %s has a token with %s", r.method, r.path, p)
 		}
 	}
 }

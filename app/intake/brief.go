@@ -6,7 +6,6 @@ import (
 
 	agent "inspect/app/context"
 	"inspect/app/github"
-	"inspect/checks/redact"
 )
 
 // brief gathers what the agent is told. Title and body are those of the
@@ -39,7 +38,6 @@ func (in *Intake) comments(ctx context.Context, w *wish, f *agent.Facts) error {
 	}
 	trusted := map[int64]bool{w.actor.ID: true}
 	asked := 0
-	var patterns *redact.Redactor // no secret that somebody pasted reaches the agent
 	var kept []agent.Comment
 	for i := len(all) - 1; i >= 0; i-- { // the latest speakers are asked about first
 		c := all[i]
@@ -64,7 +62,8 @@ func (in *Intake) comments(ctx context.Context, w *wish, f *agent.Facts) error {
 			f.Omitted++
 			continue
 		}
-		kept = append(kept, agent.Comment{ID: c.ID, Author: c.Login, At: c.Created, Body: patterns.String(c.Body)})
+		// No secret that somebody pasted reaches the agent.
+		kept = append(kept, agent.Comment{ID: c.ID, Author: c.Login, At: c.Created, Body: in.o.Redactor.String(c.Body)})
 	}
 	for i := len(kept) - 1; i >= 0; i-- {
 		f.Comments = append(f.Comments, kept[i])

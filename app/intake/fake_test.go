@@ -17,7 +17,9 @@ import (
 	"inspect/envs/spec"
 	"inspect/envs/wire"
 	"inspect/scheduler"
+	"inspect/scheduler/secrets"
 	"inspect/storage"
+	"inspect/storage/seal"
 	"inspect/storage/storagetest"
 )
 
@@ -179,6 +181,7 @@ func (idle) Publish(context.Context, storage.Session) (scheduler.Published, erro
 	return scheduler.Published{}, nil
 }
 func (idle) Report(context.Context, storage.Session) error { return nil }
+func (idle) GitTokenDone(context.Context, int64) {}
 func (idle) GitToken(context.Context, int64) (wire.GitToken, error) {
 	return wire.GitToken{}, nil
 }
@@ -192,13 +195,14 @@ func (idle) State(context.Context, json.RawMessage) (scheduler.EngineState, erro
 }
 
 type world struct {
-	t     *testing.T
-	db    *storage.DB
-	gh    *fakeGitHub
-	sched *scheduler.Scheduler
-	in    *Intake
-	log   *bytes.Buffer
-	next  int
+	t       *testing.T
+	db      *storage.DB
+	gh      *fakeGitHub
+	sched   *scheduler.Scheduler
+	secrets *secrets.Store
+	in      *Intake
+	log     *bytes.Buffer
+	next    int
 }
 
 func setup(t *testing.T, change func(*Options)) *world {
@@ -208,8 +212,10 @@ func setup(t *testing.T, change func(*Options)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	key := seal.NewKey()
+	w.secrets = secrets.New(secrets.Options{DB: w.db, Keys: func() (*seal.Keys, error) { return seal.ParseKeys(key) }})
 	w.sched, err = scheduler.New(scheduler.Options{
-		DB: w.db, Blobs: blobs, Effects: idle{}, Engine: idle{}, GrantKey: ed25519.NewKeyFromSeed(make([]byte, 32)),
+		DB: w.db, Blobs: blobs, Effects: idle{}, Engine: idle{}, GrantKey: ed25519.NewKeyFromSeed(make([]byte, 32)), Secrets: w.secrets,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -240,7 +246,7 @@ func newGitHub() *fakeGitHub {
 // take most of a second.
 func (w *world) fresh(t *testing.T) *world {
 	t.Helper()
-	_, err := w.db.SQL().Exec("TRUNCATE deliveries, intents, installations, repositories, environments, snapshots, node_work, sessions, attempts, events, effects, river_job CASCADE")
+	_, err := w.db.SQL().Exec("TRUNCATE deliveries, intents, installations, repositories, environments, snapshots, node_work, sessions, attempts, events, effects, secrets, river_job CASCADE")
 	if err != nil {
 		t.Fatal(err)
 	}

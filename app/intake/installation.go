@@ -149,7 +149,7 @@ func (in *Intake) prepareOne(ctx context.Context, installation int64, r reposito
 		}); err != nil {
 			return err
 		}
-		_, err := in.o.Sessions.EnsureEnvironment(ctx, tx, r.ID, env.spec, env.branch, env.sha)
+		_, err := in.ensure(ctx, tx, r.ID, env)
 		return err
 	})
 	return err == nil, err

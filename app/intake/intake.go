@@ -10,6 +10,7 @@ import (
 
 	"inspect/app/github"
 	"inspect/app/policy"
+	"inspect/checks/redact"
 	"inspect/envs/spec"
 	"inspect/scheduler"
 	"inspect/storage"
@@ -67,6 +68,8 @@ type Options struct {
 	// Prepare is how many repositories of one installation event get their
 	// environments prepared before anybody asks; 0 means none.
 	Prepare int
+	// Redactor takes secrets out of what people wrote. nil: patterns only.
+	Redactor *redact.Redactor
 	// SessionURL is the address of a session's page.
 	SessionURL func(session string) string
 	Log        *slog.Logger
@@ -138,7 +141,7 @@ func (in *Intake) Deliver(ctx context.Context, guid string) error {
 		in.log.Warn("a delivery cannot be read", "guid", guid, "event", d.Event, "error", err)
 		return in.finish(ctx, guid, result{undecodable, "the payload cannot be read: " + unreadable(err)})
 	}
-	p.redact()
+	p.redact(in.o.Redactor)
 	r, err := in.handle(ctx, d, p)
 	if err != nil {
 		return later(fmt.Errorf("delivery %s (%s): %w", guid, d.Event, err))

@@ -115,12 +115,11 @@ func moment(s string) time.Time {
 }
 
 // redact takes secrets out of what people wrote, before anything is made of it.
-func (p *payload) redact() {
-	var patterns *redact.Redactor
+func (p *payload) redact(r *redact.Redactor) {
 	if p.Issue != nil {
-		p.Issue.Title, p.Issue.Body = patterns.String(p.Issue.Title), patterns.String(p.Issue.Body)
+		p.Issue.Title, p.Issue.Body = r.String(p.Issue.Title), r.String(p.Issue.Body)
 	}
 	if p.Comment != nil {
-		p.Comment.Body = patterns.String(p.Comment.Body)
+		p.Comment.Body = r.String(p.Comment.Body)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"inspect/checks/redact"
 	"inspect/envs/spec"
 	"inspect/scheduler"
+	"inspect/scheduler/secrets"
 	"inspect/storage"
 )
 
@@ -138,7 +139,7 @@ func (in *Intake) create(ctx context.Context, w *wish, env environment, base, ba
 		if err := in.unlessBusy(ctx, q, w); err != nil {
 			return err
 		}
-		id, err := in.o.Sessions.EnsureEnvironment(ctx, tx, w.repo.ID, env.spec, env.branch, env.sha)
+		id, err := in.ensure(ctx, tx, w.repo.ID, env)
 		if err != nil {
 			return err
 		}
@@ -160,6 +161,17 @@ func (in *Intake) create(ctx context.Context, w *wish, env environment, base, ba
 		return fmt.Errorf("creating a session: %w", err)
 	}
 	return nil
+}
+
+// ensure has an environment at hand. One that names a secret which is not set
+// is an answer.
+func (in *Intake) ensure(ctx context.Context, tx *storage.Tx, repositoryID int64, env environment) (string, error) {
+	id, err := in.o.Sessions.EnsureEnvironment(ctx, tx, repositoryID, env.spec, env.branch, env.sha)
+	var p *secrets.Problem
+	if errors.As(err, &p) {
+		return "", &answer{comment.NoSecret(p.Words)}
+	}
+	return id, err
 }
 
 // saw refreshes what is known of the installation and the repository.

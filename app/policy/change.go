@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -60,7 +61,7 @@ type Change struct {
 	Added      []AddedText
 	Links      map[string]string // path of each added or changed symbolic link -> its target
 	Collisions []Collision       // see Collisions
-	Messages   []string          // of the commits; they are redacted before use, not judged
+	Messages   []string          // of the commits, oldest first
 	PatchBytes int64             // of the text patch, deletions of whole files left out
 	Branch     string            // the branch it would be pushed to; empty: not judged
 }
@@ -72,9 +73,9 @@ type Rules struct {
 	Protected []string // doublestar patterns, matched without regard to case
 	MaxFiles  int      // paths touched; 0 means none may be
 	MaxBytes  int64    // of Change.PatchBytes
-	// Find looks for secrets in text; nil means redact.Find. It may know exact
-	// values besides patterns.
-	Find func(text string) []redact.Finding
+	// Find looks for secrets in what a file, if it is one, gains; nil means
+	// redact.Find. It may know exact values besides patterns.
+	Find func(path, text string) []redact.Finding
 	// Verify are the repository's verify commands: a change of a file they name
 	// is a risk.
 	Verify []string
@@ -120,6 +121,9 @@ type Verdict struct {
 	Withheld []string
 	// Risks are words for the reviewer, most important first.
 	Risks []string
+	// Secret are the lines, names and targets that seem to hold secrets, as they
+	// stand in the change: nothing that is kept or told may show them.
+	Secret []string
 }
 
 // ChangeRefusal says why a change may not be pushed. Words are plain text for
@@ -173,7 +177,9 @@ func Judge(c Change, r Rules) Verdict {
 	add(ReasonSubmodule, "The change touches submodules, which are not supported yet", submodules)
 	add(ReasonLink, "The change has symbolic links that leave the repository", links)
 	add(ReasonNameCollision, "The change has names that are one and the same on some file systems", collisionWords(c.Collisions))
-	add(ReasonSecretFound, "The change seems to hold secrets; their values are not shown", secrets(c, r))
+	where, lines := secrets(c, r)
+	v.Secret = lines
+	add(ReasonSecretFound, "The change seems to hold secrets; their values are not shown", where)
 	add(ReasonProtectedPath, "The change touches protected paths", protected)
 	if len(c.Entries) > r.MaxFiles {
 		found = append(found, ChangeRefusal{ReasonTooManyFiles, fmt.Sprintf("The change touches %d files; at most %d are allowed (publish.max_files).", len(c.Entries), r.MaxFiles)})
@@ -200,34 +206,47 @@ func Judge(c Change, r Rules) Verdict {
 	return v
 }
 
-// secrets names file and line of each finding, never its value.
-func secrets(c Change, r Rules) []string {
+// secrets names file and line of each finding, never its value, and returns
+// what holds the values.
+func secrets(c Change, r Rules) (where, lines []string) {
 	find := r.Find
 	if find == nil {
-		find = redact.Find
+		find = func(_, text string) []redact.Finding { return redact.Find(text) }
 	}
-	var out []string
-	for _, e := range c.Entries {
+	named := map[string]string{} // paths that may not be shown
+	for i, e := range c.Entries {
 		if e.NewMode == ModeNone {
 			continue
 		}
-		for _, f := range find(e.Path) {
-			out = append(out, "the name of a file in "+show(parent(e.Path))+" ("+f.Rule+")")
+		for _, f := range find("", e.Path) {
+			named[e.Path] = fmt.Sprintf("file %d of the change", i+1)
+			where = append(where, "the name of "+named[e.Path]+" ("+f.Rule+")")
+			lines = append(lines, e.Path)
 		}
-		for _, f := range find(c.Links[e.Path]) {
-			out = append(out, "the target of the link "+show(e.Path)+" ("+f.Rule+")")
+		for _, f := range find("", c.Links[e.Path]) {
+			where = append(where, "the target of the link "+cmp.Or(named[e.Path], show(e.Path))+" ("+f.Rule+")")
+			lines = append(lines, c.Links[e.Path])
 		}
 	}
 	for _, a := range c.Added {
-		for _, f := range find(strings.Join(a.Lines, "\n")) {
+		path := cmp.Or(named[a.Path], show(a.Path))
+		for _, f := range find(a.Path, strings.Join(a.Lines, "\n")) {
 			line := ""
 			if i := f.Line - 1; i >= 0 && i < len(a.Numbers) {
 				line = " line " + strconv.Itoa(a.Numbers[i])
+				lines = append(lines, a.Lines[i:min(max(f.End, f.Line), len(a.Lines))]...)
 			}
-			out = append(out, show(a.Path)+line+" ("+f.Rule+")")
+			where = append(where, path+line+" ("+f.Rule+")")
 		}
 	}
-	return slices.Compact(out)
+	for i, m := range c.Messages {
+		for _, f := range find("", m) {
+			where = append(where, fmt.Sprintf("the message of commit %d line %d (%s)", i+1, f.Line, f.Rule))
+			all := strings.Split(m, "\n")
+			lines = append(lines, all[f.Line-1:min(max(f.End, f.Line), len(all))]...)
+		}
+	}
+	return slices.Compact(where), lines
 }
 
 // risks are things a reviewer should look at twice.
@@ -319,19 +338,12 @@ func show(path string) string {
 	}
 	var b strings.Builder
 	for _, r := range path {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) || isBidi(r) {
+		if r == unicode.ReplacementChar || !unicode.IsPrint(r) || isBidi(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) {
 			return strconv.QuoteToASCII(path) + cut
 		}
 		b.WriteRune(r)
 	}
 	return strconv.Quote(b.String()) + cut
-}
-
-func parent(path string) string {
-	if i := strings.LastIndexByte(path, '/'); i >= 0 {
-		return path[:i]
-	}
-	return "the root"
 }
 
 // partOfTests says whether a path (in lower case) looks like tests or what

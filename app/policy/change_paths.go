@@ -59,6 +59,8 @@ func badName(e Entry) string {
 			return "a bidirectional control character"
 		case unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Cs):
 			return "a control character"
+		case unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r):
+			return "an invisible character"
 		case r == '\\':
 			return "a backslash"
 		}
@@ -77,7 +79,7 @@ func badName(e Entry) string {
 func isBidi(r rune) bool { return unicode.Is(unicode.Bidi_Control, r) }
 
 // shortGit are the 8.3 names NTFS gives to .git, .gitmodules and their like.
-var shortGit = regexp.MustCompile(`^(git|gitmod|gitatt|gitign|gitmai|gi[0-9a-f]{4})~[0-9]+$`)
+var shortGit = regexp.MustCompile(`^(git|gitmod|gitatt|gitign|mailma|lfscon|(gi|ma|lf)[0-9a-f]{4})~[0-9]+$`)
 
 // looksLikeGit reports whether some file system takes name for .git, or for
 // one of git's special files under another spelling.
@@ -88,9 +90,14 @@ func looksLikeGit(name string) bool {
 	if f == ".git" || shortGit.MatchString(f) {
 		return true
 	}
-	switch f {
-	case ".gitmodules", ".gitattributes", ".gitignore", ".mailmap":
-		return name != f
+	return gitFile(f) && name != f
+}
+
+// gitFile reports a file that git, or git-lfs, reads in every working tree.
+func gitFile(name string) bool {
+	switch name {
+	case ".gitmodules", ".gitattributes", ".gitignore", ".mailmap", ".lfsconfig":
+		return true
 	}
 	return false
 }
@@ -102,8 +109,8 @@ func fold(name string) string {
 		return strings.ToLower(name)
 	}
 	name = strings.Map(func(r rune) rune {
-		if unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Variation_Selector, r) {
-			return -1
+		if unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) {
+			return -1 // HFS+ and ext4's casefold ignore them
 		}
 		return r
 	}, name)
@@ -131,8 +138,7 @@ func badLink(at, target string) string {
 	}):
 		return "its target has control characters or a backslash"
 	}
-	switch name := path.Base(at); fold(name) {
-	case ".gitmodules", ".gitattributes", ".gitignore", ".mailmap":
+	if gitFile(fold(path.Base(at))) {
 		return "git's own files may not be links"
 	}
 	depth := strings.Count(at, "/")

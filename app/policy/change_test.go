@@ -37,6 +37,8 @@ func TestJudge(t *testing.T) {
 	}
 	secret := of(added("config.txt"))
 	secret.Added = []AddedText{{Path: "config.txt", Lines: []string{"a", "token = ghs_" + strings.Repeat("a1B2", 9)}, Numbers: []int{7, 9}}}
+	said := of(added("config.txt"))
+	said.Messages = []string{"one", "two\n\nwith ghs_" + strings.Repeat("a1B2", 9)}
 	big := of(added("a"))
 	big.PatchBytes = 4<<20 + 1
 	collision := of(added("readme.md"))
@@ -63,7 +65,8 @@ func TestJudge(t *testing.T) {
 		"too many":                 {many, ReasonTooManyFiles, []string{"101", "100"}},
 		"too large":                {big, ReasonTooLarge, []string{"4194305"}},
 		"secret":                   {secret, ReasonSecretFound, []string{`"config.txt" line 9`, "github-token"}},
-		"secret in a name":         {of(added("k/ghs_" + strings.Repeat("a1B2", 9))), ReasonSecretFound, nil},
+		"secret in a name":         {of(added("a"), added("k/ghs_"+strings.Repeat("a1B2", 9)+"/x")), ReasonSecretFound, []string{"the name of file 2 of the change"}},
+		"secret in a message":      {said, ReasonSecretFound, []string{"the message of commit 2 line 3", "github-token"}},
 		"secret in a link":         {link("x", "ghs_"+strings.Repeat("a1B2", 9)), ReasonSecretFound, nil},
 		"dot dot":                  {of(added("a/../../etc/passwd")), ReasonFileName, nil},
 		"absolute":                 {of(added("/etc/passwd")), ReasonFileName, nil},
@@ -200,11 +203,37 @@ func TestStricter(t *testing.T) {
 
 func TestKnownSecretsCount(t *testing.T) {
 	r := rules()
-	r.Find = redact.New("hunter2hunter2").Find
+	known := redact.New("hunter2hunter2")
+	r.Find = func(_, text string) []redact.Finding { return known.Find(text) }
 	c := of(added("a"))
 	c.Added = []AddedText{{Path: "a", Lines: []string{"x hunter2hunter2"}, Numbers: []int{3}}}
 	if v := Judge(c, r); v.Refusal == nil || v.Refusal.Reason != ReasonSecretFound || strings.Contains(v.Refusal.Words, "hunter2") {
 		t.Errorf("%+v", v.Refusal)
+	}
+}
+
+// What holds a secret is told, so that nothing that is kept shows it.
+func TestVerdictTellsWhatHoldsSecrets(t *testing.T) {
+	const path, target = "k/hunter2hunter2", "../hunter2hunter2"
+	c := of(added(path), Entry{Status: 'A', NewMode: ModeLink, Path: "l"})
+	c.Links = map[string]string{"l": target}
+	c.Added = []AddedText{{Path: path, Lines: []string{"a", "b hunter2hunter2", "c", "d"}, Numbers: []int{3, 4, 5, 6}}}
+	c.Messages = []string{"m\nn hunter2hunter2"}
+	r := rules()
+	r.Find = func(_, text string) []redact.Finding {
+		at := strings.Index(text, "hunter2hunter2")
+		if at < 0 {
+			return nil
+		}
+		line := strings.Count(text[:at], "\n") + 1
+		return []redact.Finding{{Line: line, End: line + 1, Rule: "x"}}
+	}
+	v := Judge(c, r)
+	if want := []string{path, target, "b hunter2hunter2", "c", "n hunter2hunter2"}; !slices.Equal(v.Secret, want) {
+		t.Errorf("%q, want %q", v.Secret, want)
+	}
+	if w := v.Refusal.Words; strings.Contains(w, "hunter2") || !strings.Contains(w, "file 1 of the change line 4 (x)") {
+		t.Error(w)
 	}
 }
 

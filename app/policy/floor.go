@@ -77,6 +77,16 @@ func (b Bounds) Tighten(r Rules) Rules {
 	return r
 }
 
+// Sandbox is the least tier that all of the bounds take, and who says so; empty: any.
+func (b Bounds) Sandbox() (tier, from string) {
+	for _, l := range b {
+		if slices.Index(spec.Tiers(), l.keys.Sandbox) > slices.Index(spec.Tiers(), tier) {
+			tier, from = l.keys.Sandbox, l.from
+		}
+	}
+	return tier, from
+}
+
 // Value is one key of an effective policy.
 type Value struct {
 	Key, Value string
@@ -111,8 +121,8 @@ func (e *BeyondError) Error() string {
 
 // Effective bounds what a repository asks for. Numbers are lowered to the
 // smallest and protected paths add up; the values say so. A host, model,
-// harness or provenance beyond the bounds is a *BeyondError, which names all
-// there are; the spec must not be used then.
+// harness, provenance or secret beyond the bounds is a *BeyondError, which names
+// all there are; the spec must not be used then.
 //
 // An empty harness or model is not judged: where the operator's default takes
 // its place, ask again with it.
@@ -124,12 +134,19 @@ func Effective(sp spec.Spec, b Bounds) (spec.Spec, []Value, error) {
 	e.one("harness.model", sp.Harness.Model, "the operator's default", func(k spec.FloorKeys) []string { return k.Models }, matches)
 	e.one("data.provenance", sp.Data.Provenance, "no data", func(k spec.FloorKeys) []string { return k.Data }, equal)
 	e.egress(sp)
+	e.secrets(sp.SecretNames())
+	// A repository names no image yet, so that nothing can be beyond.
+	e.atMost("images", func(k spec.FloorKeys) []string { return k.Images }, func([]string) []string { return nil })
+	if tier, from := b.Sandbox(); tier != "" {
+		e.values = append(e.values, Value{Key: "sandbox (at least)", Value: tier, From: from})
+	}
 
 	l, d := &e.out.Limits, def.Limits
 	number(&e, "limits.cpu", &l.CPU, d.CPU, func(k spec.FloorKeys) float64 { return k.Limits.CPU }, func(n float64) string { return strconv.FormatFloat(n, 'g', -1, 64) })
 	number(&e, "limits.memory", &l.MemoryBytes, d.MemoryBytes, func(k spec.FloorKeys) int64 { return k.Limits.MemoryBytes }, bytesWords)
 	number(&e, "limits.pids", &l.Pids, d.Pids, func(k spec.FloorKeys) int64 { return k.Limits.Pids }, intWords)
 	number(&e, "limits.disk", &l.DiskBytes, d.DiskBytes, func(k spec.FloorKeys) int64 { return k.Limits.DiskBytes }, bytesWords)
+	number(&e, "limits.egress", &l.EgressBytes, d.EgressBytes, func(k spec.FloorKeys) int64 { return k.Limits.EgressBytes }, bytesWords)
 	number(&e, "limits.timeout", &l.Timeout, d.Timeout, func(k spec.FloorKeys) time.Duration { return k.Limits.Timeout }, durationWords)
 	number(&e, "limits.concurrent", &l.Concurrent, d.Concurrent, func(k spec.FloorKeys) int { return k.Limits.Concurrent }, intWords)
 	number(&e, "limits.budget_usd", &l.Budget, d.Budget, func(k spec.FloorKeys) spec.Money { return k.Limits.Budget }, spec.Money.String)
@@ -221,6 +238,24 @@ func (e *effect) egress(sp spec.Spec) {
 		}
 		return out
 	})
+}
+
+func (e *effect) secrets(names []string) {
+	e.plain("secrets", words(names), words(nil))
+	e.atMost("secrets", func(k spec.FloorKeys) []string { return k.Secrets }, func(most []string) []string {
+		return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+			return slices.ContainsFunc(most, func(m string) bool { return matches(m, name) })
+		})
+	})
+}
+
+// Secrets is a *BeyondError if a repository may not have all of the secrets.
+func (b Bounds) Secrets(names []string) error {
+	e := effect{bounds: b}
+	if e.secrets(names); len(e.beyond) > 0 {
+		return &BeyondError{What: e.beyond}
+	}
+	return nil
 }
 
 // atMost tells of each bound on a key, and of what passes it.

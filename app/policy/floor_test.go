@@ -17,11 +17,12 @@ repositories:
     limits: {budget_usd: 20}
   - match: "octocat/*"
     egress: [go, npm, "*.internal.example:443"]
-    limits: {cpu: 1, memory: 1GiB, pids: 100, disk: 2GiB, timeout: 10m, concurrent: 1, budget_usd: 2.5}
+    limits: {cpu: 1, memory: 1GiB, pids: 100, disk: 2GiB, egress: 3GiB, timeout: 10m, concurrent: 1, budget_usd: 2.5}
     models: ["anthropic/*"]
     harnesses: [opencode, command]
     publish: {protected: ["infra/**", "**/migrations/**"], max_files: 5, max_bytes: 1MiB}
     data: [synthetic]
+    secrets: [SEED, "NPM_*"]
   - match: "hubot/{a,b}"
 defaults:
   limits: {budget_usd: 4, timeout: 20m}
@@ -60,6 +61,9 @@ func TestParseFloorSaysWhatIsWrong(t *testing.T) {
 		"both":              {"version: 1\nrepositories:\n  - {match: \"a/b\", id: 3}\n", "line 3: repositories[0]: expected either match or id, but found both"},
 		"neither":           {"version: 1\nrepositories:\n  - {egress: []}\n", "line 3: repositories[0].match: expected a pattern of owner/name, or the key id; both are missing"},
 		"no kind":           {"version: 1\ndefaults: {harnesses: [emacs]}\n", "line 2: defaults.harnesses[0]: expected opencode, claude, codex or command"},
+		"no secret":         {"version: 1\ndefaults: {secrets: [npm_token]}\n", `line 2: defaults.secrets[0]: expected the name of a secret, or a pattern like NPM_*, but found "npm_token"`},
+		"no tier":           {"version: 1\ndefaults: {sandbox: chroot}\n", "line 2: defaults.sandbox: expected the least tier of sandboxes, bubblewrap or gvisor"},
+		"no image":          {"version: 1\ndefaults: {images: [debian]}\n", "line 2: defaults.images[0]: expected a pattern of images like registry.example/dev/*"},
 		"no provenance":     {"version: 1\ndefaults: {data: [real]}\n", "line 2: defaults.data[0]: expected synthetic, scrubbed or production"},
 		"four eyes":         {"version: 1\ndefaults: {publish: {four_eyes: true}}\n", `line 2: defaults.publish.four_eyes: "true" is not supported yet`},
 		"pull requests":     {"version: 1\ndefaults: {limits: {open_pull_requests: 3}}\n", "line 2: defaults.limits.open_pull_requests: not supported yet"},
@@ -127,8 +131,9 @@ func TestEffectiveLowers(t *testing.T) {
 	greedy := specOf(t, `
 egress: [go, "a.internal.example:443"]
 harness: {kind: opencode, model: anthropic/claude-sonnet}
-data: {provenance: synthetic}
-limits: {cpu: 64, memory: 1TiB, pids: 32768, disk: 10TiB, timeout: 24h, concurrent: 1000, budget_usd: 100000}
+data: {provenance: synthetic, load: [{run: seed, secrets: [SEED]}]}
+setup: [{run: npm ci, secrets: [NPM_TOKEN]}]
+limits: {cpu: 64, memory: 1TiB, pids: 32768, disk: 10TiB, egress: 1TiB, timeout: 24h, concurrent: 1000, budget_usd: 100000}
 publish: {protected: ["**/migrations/**", "a/**"], max_files: 10000, max_bytes: 64MiB}
 `)
 	before := slices.Clone(greedy.Publish.Protected)
@@ -136,7 +141,7 @@ publish: {protected: ["**/migrations/**", "a/**"], max_files: 10000, max_bytes: 
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := spec.Limits{CPU: 1, MemoryBytes: 1 << 30, Pids: 100, DiskBytes: 2 << 30, Timeout: 10 * time.Minute, Concurrent: 1, Budget: spec.Dollar * 5 / 2}
+	want := spec.Limits{CPU: 1, MemoryBytes: 1 << 30, Pids: 100, DiskBytes: 2 << 30, EgressBytes: 3 << 30, Timeout: 10 * time.Minute, Concurrent: 1, Budget: spec.Dollar * 5 / 2}
 	if got.Limits != want {
 		t.Errorf("limits %+v", got.Limits)
 	}
@@ -148,11 +153,14 @@ publish: {protected: ["**/migrations/**", "a/**"], max_files: 10000, max_bytes: 
 	}
 	for _, v := range []Value{
 		{"limits.cpu", "1", "floor: repositories[1]", "64"},
+		{"limits.egress", "3GiB", "floor: repositories[1]", "1TiB"},
 		{"limits.timeout", "10m", "floor: repositories[1]", "24h"},
 		{"limits.budget_usd", "$2.50", "floor: repositories[1]", "$100000.00"},
 		{"egress", "go, a.internal.example:443", ".inspect.yml", ""},
 		{"egress (at most)", "go, npm, *.internal.example:443", "floor: repositories[1]", ""},
-		{"publish.protected", ".github/**", "always", ""},
+		{"secrets", "NPM_TOKEN, SEED", ".inspect.yml", ""},
+		{"secrets (at most)", "SEED, NPM_*", "floor: repositories[1]", ""},
+		{"publish.protected", ".github/**, .lfsconfig", "always", ""},
 		{"publish.protected", "infra/**", "floor: defaults", ""},
 		{"publish.max_bytes", "1MiB", "floor: repositories[1]", "64MiB"},
 		{"publish.prefix", "inspect", "default", ""},
@@ -166,7 +174,7 @@ publish: {protected: ["**/migrations/**", "a/**"], max_files: 10000, max_bytes: 
 	if got, _, err := Effective(greedy, wide); err != nil || got.Limits.Budget != 4*spec.Dollar || got.Limits.CPU != 64 || got.Publish.MaxFiles != 50 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	modest := specOf(t, "limits: {cpu: 0.5, memory: 64MiB, pids: 16, disk: 16MiB, timeout: 10s, budget_usd: 0.01, concurrent: 1}\npublish: {max_files: 1, max_bytes: 1KiB}\n")
+	modest := specOf(t, "limits: {cpu: 0.5, memory: 64MiB, pids: 16, disk: 16MiB, egress: 1MiB, timeout: 10s, budget_usd: 0.01, concurrent: 1}\npublish: {max_files: 1, max_bytes: 1KiB}\n")
 	if got, _, err := Effective(modest, b); err != nil || got.Limits != modest.Limits || got.Publish.MaxFiles != 1 || got.Publish.MaxBytes != 1<<10 {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -178,15 +186,22 @@ func TestEffectiveRefuses(t *testing.T) {
 		body string
 		want []string // key and what was asked
 	}{
-		"nothing asked":   {"", nil},
-		"all in all":      {"egress: [evil.example, go, pypi]\nharness: {kind: codex, model: openai/gpt}\ndata: {provenance: production}\n", []string{"harness.kind codex", "harness.model openai/gpt", "data.provenance production", "egress evil.example", "egress pypi"}},
-		"a deeper model":  {"harness: {kind: opencode, model: anthropic/a/b}\n", []string{"harness.model anthropic/a/b"}},
-		"another port":    {"egress: [\"a.internal.example:444\"]\n", []string{"egress a.internal.example:444"}},
-		"one port more":   {"egress: [a.internal.example]\n", []string{"egress a.internal.example"}},
-		"a name like it":  {"egress: [\"eviinternal.example:443\"]\n", []string{"egress eviinternal.example:443"}},
-		"the domain":      {"egress: [\"internal.example:443\"]\n", []string{"egress internal.example:443"}},
-		"all of it":       {"egress: [\"*.internal.example:443\", \"*.b.internal.example:443\"]\n", nil},
-		"all above it":    {"egress: [\"*.other.example:443\"]\n", []string{"egress *.other.example:443"}},
+		"nothing asked":  {"", nil},
+		"all in all":     {"egress: [evil.example, go, pypi]\nharness: {kind: codex, model: openai/gpt}\ndata: {provenance: production}\n", []string{"harness.kind codex", "harness.model openai/gpt", "data.provenance production", "egress evil.example", "egress pypi"}},
+		"a deeper model": {"harness: {kind: opencode, model: anthropic/a/b}\n", []string{"harness.model anthropic/a/b"}},
+		"another port":   {"egress: [\"a.internal.example:444\"]\n", []string{"egress a.internal.example:444"}},
+		"one port more":  {"egress: [a.internal.example]\n", []string{"egress a.internal.example"}},
+		"a name like it": {"egress: [\"eviinternal.example:443\"]\n", []string{"egress eviinternal.example:443"}},
+		"the domain":     {"egress: [\"internal.example:443\"]\n", []string{"egress internal.example:443"}},
+		"all of it":      {"egress: [\"*.internal.example:443\", \"*.b.internal.example:443\"]\n", nil},
+		"all above it":   {"egress: [\"*.other.example:443\"]\n", []string{"egress *.other.example:443"}},
+		"secrets": {`
+setup: [{run: x, secrets: [SEED, NPM_A, A_NPM_]}]
+services: {a: {command: x, secrets: [NPM, SERVICE]}}
+verify: [{name: v, run: x, secrets: [VERIFY]}]
+egress: [{host: "a.internal.example:443", header_from: PROXY}]
+data: {provenance: synthetic, load: [{run: x, secrets: [SEED_2, NPM_]}]}
+`, []string{"secrets A_NPM_", "secrets NPM", "secrets PROXY", "secrets SEED_2", "secrets SERVICE", "secrets VERIFY"}},
 		"in other letter": {"egress: [\"A.Internal.Example:443\", NPM]\n", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -218,6 +233,100 @@ func TestEffectiveRefuses(t *testing.T) {
 	var beyond *BeyondError
 	if _, _, err := Effective(sp, both); !errors.As(err, &beyond) || !beyond.Guessed {
 		t.Errorf("said %v", err)
+	}
+}
+
+// greedy asks for all that a repository can ask for.
+const greedy = `
+egress: [npm, "*.internal.example"]
+data: {provenance: production}
+harness: {kind: codex, model: openai/gpt}
+limits: {cpu: 64, memory: 1TiB, pids: 32768, disk: 10TiB, egress: 1TiB, timeout: 24h, concurrent: 1000, budget_usd: 100000}
+publish: {max_files: 10000, max_bytes: 64MiB}
+`
+
+// Each key of the floor binds a repository that asks for everything, alone, in
+// an entry and in the defaults, and explain says who did it. A key that is
+// added must be tried here too.
+func TestEachKeyOfTheFloorBinds(t *testing.T) {
+	type try struct {
+		floor string
+		shown Value // From and Instead are looked at apart
+		holds func(sp spec.Spec, b Bounds) bool
+		asked string // what is beyond it; empty: it lowers
+	}
+	tries := map[string]try{
+		"Egress":    {floor: "egress: [go]", shown: Value{Key: "egress (at most)", Value: "go"}, asked: "npm"},
+		"Models":    {floor: "models: [\"anthropic/*\"]", shown: Value{Key: "harness.model (at most)", Value: "anthropic/*"}, asked: "openai/gpt"},
+		"Harnesses": {floor: "harnesses: [opencode]", shown: Value{Key: "harness.kind (at most)", Value: "opencode"}, asked: "codex"},
+		"Data":      {floor: "data: [synthetic]", shown: Value{Key: "data.provenance (at most)", Value: "synthetic"}, asked: "production"},
+		"Images":    {floor: "images: [\"registry.example/**\"]", shown: Value{Key: "images (at most)", Value: "registry.example/**"}, holds: func(spec.Spec, Bounds) bool { return true }},
+		"Sandbox": {floor: "sandbox: gvisor", shown: Value{Key: "sandbox (at least)", Value: "gvisor"},
+			holds: func(_ spec.Spec, b Bounds) bool { tier, _ := b.Sandbox(); return tier == "gvisor" }},
+		"Protected": {floor: "publish: {protected: [\"infra/**\"]}", shown: Value{Key: "publish.protected", Value: "infra/**"},
+			holds: func(sp spec.Spec, b Bounds) bool {
+				return protectedBy("infra/x", PublishRules(sp.Publish).Protected) != "" && protectedBy("infra/x", b.Tighten(Rules{}).Protected) != ""
+			}},
+		"MaxFiles": {floor: "publish: {max_files: 5}", shown: Value{Key: "publish.max_files", Value: "5"},
+			holds: func(sp spec.Spec, b Bounds) bool {
+				return sp.Publish.MaxFiles == 5 && b.Tighten(Rules{MaxFiles: 9}).MaxFiles == 5
+			}},
+		"MaxBytes": {floor: "publish: {max_bytes: 5KiB}", shown: Value{Key: "publish.max_bytes", Value: "5KiB"},
+			holds: func(sp spec.Spec, b Bounds) bool {
+				return sp.Publish.MaxBytes == 5<<10 && b.Tighten(Rules{MaxBytes: 9 << 10}).MaxBytes == 5<<10
+			}},
+		"Limits.CPU":         {floor: "limits: {cpu: 0.5}", shown: Value{Key: "limits.cpu", Value: "0.5"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.CPU == 0.5 }},
+		"Limits.MemoryBytes": {floor: "limits: {memory: 1GiB}", shown: Value{Key: "limits.memory", Value: "1GiB"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.MemoryBytes == 1<<30 }},
+		"Limits.Pids":        {floor: "limits: {pids: 100}", shown: Value{Key: "limits.pids", Value: "100"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.Pids == 100 }},
+		"Limits.DiskBytes":   {floor: "limits: {disk: 1GiB}", shown: Value{Key: "limits.disk", Value: "1GiB"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.DiskBytes == 1<<30 }},
+		"Limits.Timeout":     {floor: "limits: {timeout: 5m}", shown: Value{Key: "limits.timeout", Value: "5m"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.Timeout == 5*time.Minute }},
+		"Limits.Concurrent":  {floor: "limits: {concurrent: 1}", shown: Value{Key: "limits.concurrent", Value: "1"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.Concurrent == 1 }},
+		"Limits.Budget":      {floor: "limits: {budget_usd: 2}", shown: Value{Key: "limits.budget_usd", Value: "$2.00"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.Budget == 2*spec.Dollar }},
+	}
+	var keys []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[spec.FloorKeys]()) {
+		if f.Type != reflect.TypeFor[spec.Limits]() {
+			keys = append(keys, f.Name)
+			continue
+		}
+		for _, l := range reflect.VisibleFields(f.Type) {
+			keys = append(keys, f.Name+"."+l.Name)
+		}
+	}
+	for _, key := range keys {
+		c, ok := tries[key]
+		if !ok {
+			t.Errorf("the key %s of the floor is not tried", key)
+			continue
+		}
+		for from, body := range map[string]string{
+			"floor: defaults":        "defaults: {" + c.floor + "}\n",
+			"floor: repositories[0]": "repositories: [{match: \"octocat/*\", " + c.floor + "}]\n",
+		} {
+			b, _ := floorOf(t, "version: 1\n"+body).For(1, "octocat/hello")
+			sp, values, err := Effective(specOf(t, greedy), b)
+			var beyond *BeyondError
+			switch errors.As(err, &beyond); {
+			case c.asked == "" && (err != nil || !c.holds(sp, b)):
+				t.Errorf("%s in %s does not hold: %+v, %v", key, from, sp, err)
+			case c.asked != "" && (beyond == nil || beyond.What[0].Asked != c.asked || beyond.What[0].From != from):
+				t.Errorf("%s in %s lets pass: %v", key, from, err)
+			}
+			if !slices.ContainsFunc(values, func(v Value) bool { return v.Key == c.shown.Key && v.Value == c.shown.Value && v.From == from }) {
+				t.Errorf("%s in %s is not explained: %+v", key, from, values)
+			}
+		}
+	}
+}
+
+func TestStrictestSandbox(t *testing.T) {
+	for _, c := range [][3]string{
+		{"", "", ""}, {"sandbox: bubblewrap", "", "bubblewrap"}, {"sandbox: bubblewrap", "sandbox: gvisor", "gvisor"}, {"sandbox: gvisor", "sandbox: bubblewrap", "gvisor"},
+	} {
+		b, _ := floorOf(t, "version: 1\ndefaults: {"+c[0]+"}\nrepositories: [{match: \"**\", "+c[1]+"}]\n").For(1, "a/b")
+		if got, _ := b.Sandbox(); got != c[2] {
+			t.Errorf("%q and %q: %q, want %q", c[0], c[1], got, c[2])
+		}
 	}
 }
 
@@ -273,6 +382,23 @@ func TestTighten(t *testing.T) {
 	}
 }
 
+func TestSecretsWithinBounds(t *testing.T) {
+	b, _ := floorOf(t, fullFloor).For(1, "octocat/hello")
+	if err := b.Secrets([]string{"SEED", "NPM_TOKEN"}); err != nil {
+		t.Error(err)
+	}
+	if err := b.Secrets([]string{"SEED", "OTHER"}); err == nil || err.Error() != `secrets: "OTHER" is beyond what the operator allows, which is SEED, NPM_* (floor: repositories[1])` {
+		t.Errorf("said %v", err)
+	}
+	if err := (Bounds{}).Secrets([]string{"OTHER"}); err != nil {
+		t.Errorf("without bounds: %v", err)
+	}
+	none, _ := floorOf(t, "version: 1\ndefaults: {secrets: []}\n").For(1, "octocat/hello")
+	if err := none.Secrets([]string{"OTHER"}); err == nil || none.Secrets(nil) != nil {
+		t.Errorf("with an empty list: %v", err)
+	}
+}
+
 func FuzzParseFloor(f *testing.F) {
 	f.Add([]byte(fullFloor), int64(1), "octocat/hello")
 	f.Add([]byte("version: 1\nrepositories: []\n"), int64(0), "")
@@ -320,7 +446,7 @@ func FuzzEffective(f *testing.F) {
 				}
 			}
 		}
-		least := spec.Limits{CPU: .1, MemoryBytes: 1, Pids: 1, DiskBytes: 1, Timeout: 1, Concurrent: 1, Budget: 1}
+		least := spec.Limits{CPU: .1, MemoryBytes: 1, Pids: 1, DiskBytes: 1, EgressBytes: 1, Timeout: 1, Concurrent: 1, Budget: 1}
 		if past(least, got.Limits) || got.Publish.MaxFiles < 1 || got.Publish.MaxBytes < 1 {
 			t.Errorf("nothing is left: %+v", got)
 		}
@@ -349,7 +475,7 @@ type side struct {
 // past says whether a number of l is larger than a bound of most.
 func past(l, most spec.Limits) bool {
 	return most.CPU != 0 && l.CPU > most.CPU || most.MemoryBytes != 0 && l.MemoryBytes > most.MemoryBytes || most.Pids != 0 && l.Pids > most.Pids ||
-		most.DiskBytes != 0 && l.DiskBytes > most.DiskBytes || most.Timeout != 0 && l.Timeout > most.Timeout ||
+		most.DiskBytes != 0 && l.DiskBytes > most.DiskBytes || most.EgressBytes != 0 && l.EgressBytes > most.EgressBytes || most.Timeout != 0 && l.Timeout > most.Timeout ||
 		most.Concurrent != 0 && l.Concurrent > most.Concurrent || most.Budget != 0 && l.Budget > most.Budget
 }
 

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"inspect/app/policy"
 	"inspect/app/tally"
 	"inspect/checks/evidence"
 	"inspect/checks/redact"
@@ -26,7 +25,7 @@ const (
 	FileManifest     = "manifest.json"
 	FilePatch        = "change.patch"    // the whole change, secrets replaced
 	FileWithheld     = "withheld.patch"  // what GitHub refuses us
-	FileBundle       = "result.bundle"   // the work as the runner uploaded it
+	FileBundle       = "result.bundle"   // the work as the runner uploaded it; not listed if it holds a secret
 	FileInstructions = "instructions.md" // the first prompt as the agent got it
 )
 
@@ -129,7 +128,7 @@ func (p *Publisher) loadWork(ctx context.Context, j *job, sum string) error {
 	if err == nil {
 		rules := p.rules(j)
 		if err = p.load(ctx, j, sum, rules); err == nil {
-			j.verdict = policy.Judge(j.im.Change, rules)
+			j.judge(j.im.Change, rules)
 		}
 	}
 	var refused *refusal
@@ -168,8 +167,10 @@ func (p *Publisher) keep(ctx context.Context, j *job, checks []evidence.Check, v
 			}
 		}
 	}
-	if err := p.known(ctx, j.session.ID, FileBundle, j.outcome.Bundle, add); err != nil {
-		return Kept{}, err
+	if len(j.verdict.Secret) == 0 { // a bundle shows what the patch does not
+		if err := p.known(ctx, j.session.ID, FileBundle, j.outcome.Bundle, add); err != nil {
+			return Kept{}, err
+		}
 	}
 	if err := p.known(ctx, j.session.ID, FileInstructions, j.outcome.Instructions, add); err != nil {
 		return Kept{}, err
@@ -223,7 +224,7 @@ func (p *Publisher) putPatch(ctx context.Context, j *job, paths []string) (sum s
 	pr, pw := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		w := p.redactor.Writer(pw)
+		w := j.redactor.Writer(pw)
 		complete, err := j.cell.patchForPeople(ctx, w, j.im, paths)
 		if err == nil {
 			err = w.Flush()
@@ -262,21 +263,23 @@ func (p *Publisher) manifest(ctx context.Context, j *job, checks []evidence.Chec
 	m := evidence.Manifest{
 		Version: evidence.ManifestVersion, Session: s.ID, Generation: int(s.Generation), Repository: j.repo.String(), Issue: int(s.IssueNumber),
 		BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha, Tip: j.outcome.Tip, Tree: j.outcome.Tree,
-		Verdict: verdict, Checks: p.clean(checks), SpecSource: s.SpecSource, ContextDigest: s.ContextDigest, Instructions: j.outcome.Instructions,
+		Verdict: verdict, Checks: clean(j.redactor, checks), SpecSource: s.SpecSource, ContextDigest: s.ContextDigest, Instructions: j.outcome.Instructions,
 		Times:       evidence.Times{Restore: t.Restore, Sync: t.Sync, Ready: t.Ready, Work: t.Work, VerifyRestore: t.VerifyRestore, Verify: t.Verify},
 		Harness:     evidence.Harness{Kind: j.spec.Harness.Kind, Label: j.spec.Harness.Name()},
 		Environment: evidence.Environment{Data: j.spec.Data.Provenance, Setup: len(j.spec.Setup)},
-		Change:      evidence.Change{Withheld: j.verdict.Withheld},
 	}
 	for _, v := range j.spec.Services {
 		m.Environment.Services = append(m.Environment.Services, v.Name)
 	}
-	for _, r := range j.verdict.Risks {
-		m.Risks = append(m.Risks, p.redactor.String(r))
+	for _, w := range j.verdict.Withheld {
+		m.Change.Withheld = append(m.Change.Withheld, j.redactor.String(w))
 	}
-	m.Verdict.Words = p.redactor.String(verdict.Words)
+	for _, r := range j.verdict.Risks {
+		m.Risks = append(m.Risks, j.redactor.String(r))
+	}
+	m.Verdict.Words = j.redactor.String(verdict.Words)
 	for _, st := range j.im.Stats {
-		f := evidence.ChangedFile{Path: p.redactor.String(st.Path), Added: st.Added, Deleted: st.Deleted}
+		f := evidence.ChangedFile{Path: j.redactor.String(st.Path), Added: st.Added, Deleted: st.Deleted}
 		if st.Binary {
 			f.Added, f.Deleted = -1, -1
 		}
@@ -326,22 +329,22 @@ func (p *Publisher) tally(ctx context.Context, j *job, m *evidence.Manifest) (er
 	for i := range m.Egress.Refused {
 		r := &m.Egress.Refused[i]
 		for _, text := range []*string{&r.Host, &r.Command, &r.Reason} {
-			*text = redact.Cut(p.redactor.String(*text), maxRefusedText)
+			*text = redact.Cut(j.redactor.String(*text), maxRefusedText)
 		}
 	}
 	return nil
 }
 
 // clean takes secrets out of what verification printed.
-func (p *Publisher) clean(checks []evidence.Check) []evidence.Check {
+func clean(r *redact.Redactor, checks []evidence.Check) []evidence.Check {
 	out := make([]evidence.Check, len(checks))
 	for i, c := range checks {
-		c.Run, c.Words = p.redactor.String(c.Run), p.redactor.String(c.Words)
+		c.Run, c.Words = r.String(c.Run), r.String(c.Words)
 		if c.Tests != nil {
 			t := *c.Tests
 			t.Failures = slices.Clone(t.Failures)
 			for k, f := range t.Failures {
-				t.Failures[k] = evidence.Failure{Package: p.redactor.String(f.Package), Test: p.redactor.String(f.Test), Output: p.redactor.String(f.Output)}
+				t.Failures[k] = evidence.Failure{Package: r.String(f.Package), Test: r.String(f.Test), Output: r.String(f.Output)}
 			}
 			c.Tests = &t
 		}

@@ -32,7 +32,9 @@ func TestKeepFailedWork(t *testing.T) {
 	if patch := w.file(s.ID, FilePatch); !strings.Contains(patch, "+done so far") || strings.Contains(patch, secret) {
 		t.Errorf("the patch is %s", patch)
 	}
-	w.file(s.ID, FileBundle)
+	if _, err := w.db.Q().EvidenceFile(context.Background(), storage.EvidenceFileParams{SessionID: s.ID, Name: FileBundle}); err == nil {
+		t.Error("the bundle, which has the secret, is listed")
+	}
 	again, err := w.p.Keep(context.Background(), s)
 	if err != nil || again.Digest != kept.Digest {
 		t.Errorf("%s, then %s, %v", kept.Digest, again.Digest, err)
@@ -43,6 +45,7 @@ func TestKeepFailedWork(t *testing.T) {
 	w.exec(`UPDATE sessions SET outcome = NULL WHERE id = $1`, lost.ID)
 	_, err = w.p.Keep(context.Background(), lost)
 	w.ok(err)
+	w.file(lost.ID, FileBundle)
 	if patch := w.file(lost.ID, FilePatch); !strings.Contains(patch, "a + b") {
 		t.Errorf("the patch is %s", patch)
 	}

@@ -38,6 +38,7 @@ func (n noForge) FindPullRequest(context.Context, github.Repo, string) (github.P
 func (n noForge) CreatePullRequest(context.Context, github.Repo, github.NewPullRequest) (github.PullRequest, error) {
 	return github.PullRequest{}, errAsked
 }
+func (n noForge) RevokeToken(context.Context, wire.GitToken) {}
 func (n noForge) PushToken(context.Context, int64) (wire.GitToken, error) {
 	return wire.GitToken{}, errAsked
 }

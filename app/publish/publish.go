@@ -18,6 +18,7 @@ import (
 	"inspect/app/github"
 	"inspect/app/policy"
 	"inspect/checks/evidence"
+	"inspect/checks/leaks"
 	"inspect/checks/redact"
 	"inspect/envs/proc"
 	"inspect/envs/spec"
@@ -34,6 +35,7 @@ type GitHub interface {
 	FindPullRequest(ctx context.Context, repo github.Repo, headBranch string) (github.PullRequest, bool, error)
 	CreatePullRequest(ctx context.Context, repo github.Repo, n github.NewPullRequest) (github.PullRequest, error)
 	PushToken(ctx context.Context, repositoryID int64) (wire.GitToken, error)
+	RevokeToken(ctx context.Context, token wire.GitToken)
 }
 
 // Blobs is what publishing needs of the store of evidence; *storage.Blobs has it.
@@ -105,6 +107,7 @@ type Publisher struct {
 	record     func(context.Context, string, github.Write) error
 	pushEnv    []string
 	redactor   *redact.Redactor
+	leaks      *leaks.Finder
 	clock      proc.Clock
 	log        *slog.Logger
 	steps      *Steps
@@ -140,6 +143,10 @@ func New(o Options) (*Publisher, error) {
 		p.record = func(context.Context, string, github.Write) error { return nil }
 	}
 	p.steps = &Steps{DB: o.DB, Clock: p.clock}
+	var err error
+	if p.leaks, err = leaks.New(p.redactor); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(p.workDir, 0o711); err != nil {
 		return nil, fmt.Errorf("make the directory to publish from: %w", err)
 	}
@@ -166,8 +173,10 @@ type job struct {
 	place   storage.PublishPlaceRow
 	repo    github.Repo
 	github  GitHub
-	bounds  policy.Bounds // of the floor, as it is now
-	allowed bool          // to use Inspect, by the floor
+	// redactor also knows what a finding of this session held.
+	redactor *redact.Redactor
+	bounds   policy.Bounds // of the floor, as it is now
+	allowed  bool          // to use Inspect, by the floor
 
 	dir     string // of this try, in WorkDir
 	mirror  string
@@ -227,6 +236,11 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 	if err != nil {
 		return none, err
 	}
+	title := subject(j.redactor, j.session)
+	body := pullBody(j.redactor, j.session, kept.Manifest, j.verdict.Risks, head, kept.Digest, p.sessionURL(session))
+	if err := p.judgeTexts(branch, message.text, title, body); err != nil {
+		return none, err
+	}
 	if err := p.deliver(ctx, j, branch, head); err != nil {
 		return none, err
 	}
@@ -239,9 +253,7 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 		return receipt, nil
 	}
 	pr, err := p.pullRequest(ctx, j, github.NewPullRequest{
-		Title: subject(p.redactor, j.session),
-		Body:  pullBody(p.redactor, j.session, kept.Manifest, j.verdict.Risks, head, kept.Digest, p.sessionURL(session)),
-		Head:  branch, Base: j.session.BaseBranch, Draft: true,
+		Title: title, Body: body, Head: branch, Base: j.session.BaseBranch, Draft: true,
 	})
 	if err != nil {
 		return none, err
@@ -256,7 +268,7 @@ func (p *Publisher) job(ctx context.Context, session string) (*job, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look up session %s: %w", session, err)
 	}
-	j := &job{session: s, mirror: filepath.Join(p.mirrors, strconv.FormatInt(s.RepositoryID, 10)+".git")}
+	j := &job{session: s, redactor: p.redactor, mirror: filepath.Join(p.mirrors, strconv.FormatInt(s.RepositoryID, 10)+".git")}
 	if err := json.Unmarshal(s.Spec, &j.spec); err != nil {
 		return nil, fmt.Errorf("read the pinned configuration of session %s: %w", session, err)
 	}
@@ -410,7 +422,7 @@ func (p *Publisher) rules(j *job) policy.Rules {
 	for _, v := range j.spec.Verify {
 		r.Verify = append(r.Verify, v.Run)
 	}
-	r.Find = p.redactor.Find
+	r.Find = p.leaks.Find
 	return r
 }
 
@@ -427,19 +439,41 @@ func (p *Publisher) judgeChange(ctx context.Context, j *job) (string, error) {
 	s := j.session
 	branch := s.Branch
 	if branch == "" {
-		branch = policy.BranchName(rules.Prefix, int(s.IssueNumber), p.redactor.String(s.Title), s.ID)
+		branch = policy.BranchName(rules.Prefix, int(s.IssueNumber), j.redactor.String(s.Title), s.ID)
 	}
 	change := j.im.Change
 	change.Branch = branch
-	j.verdict = policy.Judge(change, rules)
+	j.judge(change, rules)
 	if r := j.verdict.Refusal; r != nil {
 		state := scheduler.Failed
 		if r.Reason == policy.ReasonNoChange {
 			state = scheduler.NoChange
 		}
-		return "", &refusal{state, r.Reason, r.Words}
+		return "", &refusal{state, r.Reason, j.redactor.String(r.Words)}
 	}
 	return branch, nil
+}
+
+// judge asks policy about a change, and has what holds secrets taken out of all
+// that is kept and told of it.
+func (j *job) judge(c policy.Change, rules policy.Rules) {
+	j.verdict = policy.Judge(c, rules)
+	if len(j.verdict.Secret) > 0 {
+		j.redactor = j.redactor.With(j.verdict.Secret...)
+	}
+}
+
+// judgeTexts looks once more at what would be written beside the files, as it
+// would be written.
+func (p *Publisher) judgeTexts(branch, message, title, body string) error {
+	for _, t := range []struct{ what, text string }{
+		{"the branch's name", branch}, {"the commit's message", message}, {"the pull request's title", title}, {"the pull request's text", body},
+	} {
+		if found := p.leaks.Find("", t.text); len(found) > 0 {
+			return refuse(policy.ReasonSecretFound, "What would be published beside the files seems to hold a secret, which is not shown: %s line %d (%s).", t.what, found[0].Line, found[0].Rule)
+		}
+	}
+	return nil
 }
 
 // message is a commit message and who it is by.
@@ -455,7 +489,7 @@ func (p *Publisher) makeCommit(ctx context.Context, j *job) (head, tree string, 
 		return "", "", m, err
 	}
 	s := j.session
-	m = message{text: commitMessage(p.redactor, s, j.im.Messages, p.sessionURL(s.ID)), by: by}
+	m = message{text: commitMessage(j.redactor, s, j.im.Messages, p.sessionURL(s.ID)), by: by}
 	if j.trusted, err = newTrusted(j.dir, j.mirror); err != nil {
 		return "", "", m, err
 	}

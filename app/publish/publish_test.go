@@ -287,7 +287,7 @@ func TestPublishRedactsMessages(t *testing.T) {
 	w := newWorld(t)
 	secret := "ghs_" + strings.Repeat("a1B2", 9)
 	w.work.write("a", "x")
-	s := w.session(w.work.commit("use "+secret), func(s *storage.Session, _ *spec.Spec, _ *wire.Outcome) {
+	s := w.session(w.work.commit("use it, fixes #7"), func(s *storage.Session, _ *spec.Spec, _ *wire.Outcome) {
 		s.Title, s.Request = "Fixes #7: "+secret+" @octocat", "/inspect stop\nCloses #7 "+secret
 	})
 	r := w.deliver(s)
@@ -298,6 +298,90 @@ func TestPublishRedactsMessages(t *testing.T) {
 	for _, q := range w.server.Requests() {
 		if strings.Contains(q.Body, secret) || strings.Contains(q.Body, "#7") || strings.Contains(q.Body, "\\n/inspect") {
 			t.Errorf("sent: %s", q.Body)
+		}
+	}
+}
+
+// A secret that only the library knows blocks publishing, wherever it stands,
+// and is in nothing that is kept or told.
+func TestPublishRefusesSecrets(t *testing.T) {
+	w := newWorld(t)
+	w.opts.Quarantine = newSandboxed(t)
+	w.publisher()
+	secret := "sk_" + "live_" + "4eC39HqLyjWDarjtT1zdp7dcAbCd"
+	part := secret[:20]
+	for name, c := range map[string]struct {
+		tip   string
+		title string
+		words []string
+		patch string // what is left of the patch
+	}{
+		"file": {tip: w.changed(func(g gitDir) { g.write("conf/a.txt", "one\ntwo\nkey = \""+secret+"\" # gitleaks:allow\nfour\n") }),
+			words: []string{`"conf/a.txt" line 3`, "stripe"}, patch: "+two\n+[redacted]\n+four"},
+		"lock file":           {tip: w.changed(func(g gitDir) { g.write("package-lock.json", "{\"k\": \""+secret+"\"}\n") }), words: []string{`"package-lock.json" line 1`}},
+		"workflow, set aside": {tip: w.changed(func(g gitDir) { g.write("a", "x\n"); g.write(".github/workflows/x.yml", "k: "+secret+"\n") }), words: []string{`".github/workflows/x.yml" line 1`}},
+		"marked as binary":    {tip: w.changed(func(g gitDir) { g.write(".gitattributes", "* -diff binary\n"); g.write("b", "\x00k='"+secret+"'\n") }), words: []string{`"b" line 1`}},
+		"name":                {tip: w.changed(func(g gitDir) { g.write(secret+";/a", "x\n") }), words: []string{"the name of file 1"}},
+		"message of a commit": {tip: func() string {
+			w.changed(func(g gitDir) { g.write("a", "x\n") })
+			w.work.write("a", "y\n")
+			return w.work.commit("more\n\nwith " + secret)
+		}(), words: []string{"the message of commit 2 line 3"}},
+		"title of the request": {tip: w.fixed(), title: "Use " + secret + " here", words: []string{"the commit's message line 1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := w.in(t)
+			w.server.ResetRecord()
+			s := w.session(c.tip, func(s *storage.Session, _ *spec.Spec, _ *wire.Outcome) {
+				if c.title != "" {
+					s.Title = c.title
+				}
+			})
+			r := w.refused(s, policy.ReasonSecretFound, c.words...)
+			if strings.Contains(r.Words, part) {
+				t.Errorf("the words are %s", r.Words)
+			}
+			if p := w.pushes(); len(p) > 0 || w.server.Counts().Writes > 0 {
+				t.Errorf("pushed %+v", p)
+			}
+			w.exec(`UPDATE sessions SET state = 'failed' WHERE id = $1`, s.ID)
+			row, err := w.db.Q().PublishSession(context.Background(), s.ID)
+			w.ok(err)
+			if _, err := w.p.Keep(context.Background(), row); err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range []string{FileManifest, FilePatch} {
+				if body := w.file(s.ID, file); strings.Contains(body, part) || file == FilePatch && !strings.Contains(body, c.patch) {
+					t.Errorf("%s: %s", file, body)
+				}
+			}
+			_, err = w.db.Q().EvidenceFile(context.Background(), storage.EvidenceFileParams{SessionID: s.ID, Name: FileBundle})
+			if listed := err == nil; listed != (c.title != "") {
+				t.Errorf("the bundle is listed: %v", listed)
+			}
+			if strings.Contains(w.log.String(), part) {
+				t.Error("the log shows it")
+			}
+		})
+	}
+}
+
+// One commit is pushed. What an earlier one of the agent's held and a later one
+// took away again never leaves.
+func TestPublishLeavesHistoryBehind(t *testing.T) {
+	w := newWorld(t)
+	w.changed(func(g gitDir) { g.write("a", "token ghs_"+strings.Repeat("a1B2", 9)+"\n") })
+	gone := w.work.must("", "git", "rev-parse", "HEAD:a")
+	before := w.work.must("", "git", "rev-parse", "HEAD")
+	w.work.write("a", "nothing\n")
+	r := w.deliver(w.session(w.work.commit("better"), nil))
+	c := w.clone(r.Branch)
+	for _, object := range []string{gone, before} {
+		if _, err := c.run("", "git", "fetch", "-q", "origin", object); err == nil {
+			t.Errorf("the remote has %s", object)
+		}
+		if _, err := c.run("", "git", "cat-file", "-e", object); err == nil {
+			t.Errorf("the clone has %s", object)
 		}
 	}
 }

@@ -230,6 +230,7 @@ func (p *Publisher) pushOnce(ctx context.Context, j *job, key, branch, head, exp
 			return fmt.Errorf("mint a token for the push: %w", err)
 		}
 		p.redactor.Add(token.Token)
+		defer j.github.RevokeToken(ctx, token)
 	}
 	w := github.Write{
 		Phase: github.WriteAsked, What: "push", Method: "push", Path: "/" + j.repo.String() + " refs/heads/" + branch, Key: key, SHA: head,

@@ -1,10 +1,19 @@
 package publish
 
 import (
+	"bytes"
+	"context"
 	"encoding/base64"
+	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"inspect/app/github"
+	"inspect/envs/wire"
+	"inspect/fixtures/githubd"
 )
 
 func TestPushCommand(t *testing.T) {
@@ -118,5 +127,85 @@ func TestReadPush(t *testing.T) {
 				t.Errorf("%d %q, want %d %q", end, words, c.end, c.words)
 			}
 		})
+	}
+}
+
+// watched tells of the token of a push.
+type watched struct {
+	*github.Client
+	token *string
+}
+
+func (c watched) PushToken(ctx context.Context, id int64) (wire.GitToken, error) {
+	t, err := c.Client.PushToken(ctx, id)
+	*c.token = t.Token
+	return t, err
+}
+
+// While a push is under way its token stands on no command line, and in the
+// environment of git alone; when it has ended the token is good for nothing,
+// also if the push was refused.
+func TestTokenOfAPush(t *testing.T) {
+	w := newWorld(t)
+	var token string
+	w.opts.GitHub = func(id int64) GitHub { return watched{w.app.Installation(id), &token} }
+	w.publisher()
+	held, err := w.server.AddFault(githubd.Fault{Kind: githubd.FaultHold, Path: "/octocat/hello.git/info/refs"})
+	w.ok(err)
+	s := w.session(w.fixed(), nil)
+	done := make(chan error, 1)
+	go func() { _, err := w.p.Publish(context.Background(), s); done <- err }()
+	select {
+	case <-held.Hit():
+	case err := <-done:
+		t.Fatalf("nothing was pushed: %v", err)
+	}
+	secret := base64.StdEncoding.EncodeToString([]byte("x-access-token:" + token))
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	w.ok(err)
+	seen := 0
+	for _, p := range processes {
+		line, _ := os.ReadFile(p + "/cmdline") // it may have ended
+		if bytes.Contains(line, []byte(token)) || bytes.Contains(line, []byte(secret)) {
+			t.Errorf("a token is on a command line: %.40q", line)
+		}
+		env, _ := os.ReadFile(p + "/environ")
+		if !bytes.Contains(env, []byte(token)) && !bytes.Contains(env, []byte(secret)) {
+			continue
+		}
+		seen++
+		if exe, _ := os.Readlink(p + "/exe"); !strings.HasPrefix(filepath.Base(exe), "git") {
+			t.Errorf("a token is in the environment of %s", exe)
+		}
+	}
+	if seen == 0 {
+		t.Error("git does not run; what was looked at?")
+	}
+	held.Release()
+	w.ok(<-done)
+	works := func() bool {
+		req, err := http.NewRequest("GET", w.server.URL()+"/installation/repositories", nil)
+		w.ok(err)
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := http.DefaultClient.Do(req)
+		w.ok(err)
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	}
+	if works() {
+		t.Error("the token is good after the push")
+	}
+	for _, q := range w.server.Requests() {
+		if strings.Contains(q.Path+q.Query, token) {
+			t.Errorf("a token is in the address %s", q.Path)
+		}
+	}
+
+	_, err = w.server.AddFault(githubd.Fault{Kind: githubd.FaultStatus, Status: 403, Path: "/octocat/hello.git/**", Count: -1})
+	w.ok(err)
+	token = ""
+	w.refused(w.session(w.fixed(), nil), ReasonPushRefused)
+	if token == "" || works() {
+		t.Error("the token is good after a push that was refused")
 	}
 }

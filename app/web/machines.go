@@ -25,6 +25,7 @@ type Machines interface {
 	AppendEvents(ctx context.Context, r scheduler.Runner, events []wire.Event) (wire.EventsReply, error)
 	PutArtifact(ctx context.Context, r scheduler.Runner, sha256 string, content io.Reader) error
 	PutBundle(ctx context.Context, r scheduler.Runner, turn int, tip, sha256 string, content io.Reader) error
+	Secrets(ctx context.Context, r scheduler.Runner, names []string) (wire.SecretsReply, error)
 	Bundle(ctx context.Context, r scheduler.Runner, sha256 string) (io.ReadCloser, error)
 	Directives(ctx context.Context, r scheduler.Runner, after int64) (wire.DirectivesReply, error)
 	Beat(ctx context.Context, r scheduler.Runner, h wire.Heartbeat) (wire.HeartbeatReply, error)
@@ -36,6 +37,7 @@ type Machines interface {
 	NextWork(ctx context.Context, node string) (*wire.Work, error)
 	WorkDone(ctx context.Context, node string, id int64, r wire.WorkResult) error
 	Offer(ctx context.Context, node string, o wire.SnapshotOffer) error
+	NodeSecrets(ctx context.Context, node string, work int64, names []string) (wire.SecretsReply, error)
 	NodeGitToken(ctx context.Context, node string, r wire.GitTokenRequest) (wire.GitToken, error)
 }
 
@@ -82,6 +84,7 @@ func NewMachines(o MachinesOptions) http.Handler {
 	mux.HandleFunc("PUT /runner/v1/artifacts/{sha256}", m.runner(m.putArtifact))
 	mux.HandleFunc("PUT /runner/v1/bundle/{turn}", m.runner(m.putBundle))
 	mux.HandleFunc("GET /runner/v1/bundle/{sha256}", m.runner(m.getBundle))
+	mux.HandleFunc("POST /runner/v1/secrets", m.runner(m.secrets))
 	mux.HandleFunc("GET /runner/v1/directives", m.runner(m.directives))
 	mux.HandleFunc("POST /runner/v1/heartbeat", m.runner(m.beat))
 	mux.HandleFunc("POST /runner/v1/outcome", m.runner(m.outcome))
@@ -93,6 +96,7 @@ func NewMachines(o MachinesOptions) http.Handler {
 	mux.HandleFunc("GET /node/v1/refs", m.node(m.refs))
 	mux.HandleFunc("GET /node/v1/work", m.node(m.nextWork))
 	mux.HandleFunc("POST /node/v1/work/{id}", m.node(m.workDone))
+	mux.HandleFunc("POST /node/v1/work/{id}/secrets", m.node(m.nodeSecrets))
 	mux.HandleFunc("POST /node/v1/snapshots", m.node(m.offer))
 	mux.HandleFunc("POST /node/v1/token", m.node(m.gitToken))
 	mux.HandleFunc("POST /node/v1/state", m.node(m.nodeState))
@@ -240,6 +244,8 @@ func statusOf(code string) int {
 		return http.StatusConflict
 	case "unauthorized":
 		return http.StatusUnauthorized
+	case "forbidden":
+		return http.StatusForbidden
 	case "too_large":
 		return http.StatusRequestEntityTooLarge
 	case "not_found":

@@ -16,16 +16,37 @@ func (m *machines) nextWork(c *call) (any, error) {
 	return work, nil
 }
 
-func (m *machines) workDone(c *call) (any, error) {
+// workID is the number of the work that a request is about.
+func (c *call) workID() (int64, error) {
 	id, err := strconv.ParseInt(c.r.PathValue("id"), 10, 64)
 	if err != nil || id <= 0 {
-		return nil, badRequest("the work is not named by its number")
+		return 0, badRequest("the work is not named by its number")
+	}
+	return id, nil
+}
+
+func (m *machines) workDone(c *call) (any, error) {
+	id, err := c.workID()
+	if err != nil {
+		return nil, err
 	}
 	var in wire.WorkResult
 	if err := c.decode(maxStateBody, &in); err != nil {
 		return nil, err
 	}
 	return nil, m.WorkDone(c.r.Context(), c.node, id, in)
+}
+
+func (m *machines) nodeSecrets(c *call) (any, error) {
+	id, err := c.workID()
+	if err != nil {
+		return nil, err
+	}
+	var in wire.SecretsRequest
+	if err := c.decode(maxSmallBody, &in); err != nil {
+		return nil, err
+	}
+	return m.NodeSecrets(c.r.Context(), c.node, id, in.Names)
 }
 
 func (m *machines) offer(c *call) (any, error) {

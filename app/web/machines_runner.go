@@ -109,6 +109,14 @@ func (m *machines) getBundle(c *call) (any, error) {
 	return answered, nil
 }
 
+func (m *machines) secrets(c *call) (any, error) {
+	var in wire.SecretsRequest
+	if err := c.decode(maxSmallBody, &in); err != nil {
+		return nil, err
+	}
+	return m.Secrets(c.r.Context(), c.run, in.Names)
+}
+
 func (m *machines) directives(c *call) (any, error) {
 	after := int64(0)
 	if s := c.r.URL.Query().Get("after"); s != "" {

@@ -104,6 +104,14 @@ func (f *fake) Outcome(_ context.Context, _ scheduler.Runner, o wire.Outcome) er
 	return f.note("outcome %s", o.Kind)
 }
 
+func (f *fake) Secrets(_ context.Context, r scheduler.Runner, names []string) (wire.SecretsReply, error) {
+	return wire.SecretsReply{Values: map[string]string{"A": "value canary"}}, f.note("secrets %s %d %v", r.Session, r.Generation, names)
+}
+
+func (f *fake) NodeSecrets(_ context.Context, node string, id int64, names []string) (wire.SecretsReply, error) {
+	return wire.SecretsReply{Values: map[string]string{"A": "value canary"}}, f.note("secrets %s %d %v", node, id, names)
+}
+
 func (f *fake) AuthenticateNode(_ context.Context, bearer string) (string, error) {
 	if bearer != nodeToken {
 		return "", &wire.Error{Code: "unauthorized", Message: "unknown node"}
@@ -201,6 +209,8 @@ func TestEveryRoute(t *testing.T) {
 		{"GET", "/runner/v1/bundle/" + sum64, "", 200, "get bundle", "bundle content"},
 		{"GET", "/runner/v1/directives?after=7", "", 200, "directives 7", `{"directives":[]}`},
 		{"GET", "/runner/v1/directives", "", 200, "directives 0", `{"directives":[]}`},
+		{"POST", "/runner/v1/secrets", `{"names":["A","B"]}`, 200, "secrets s1 2 [A B]", `{"values":{"A":"value canary"}}`},
+		{"POST", "/node/v1/work/5/secrets", `{"names":["A"]}`, 200, "secrets n1 5 [A]", `{"values":{"A":"value canary"}}`},
 		{"POST", "/runner/v1/heartbeat", `{"phase":"working"}`, 200, "beat working", `"token"`},
 		{"POST", "/runner/v1/outcome", `{"kind":"no_change","words":"nothing","times":{"restore":0,"sync":0,"work":0,"bundle":0,"verify_restore":0,"verify":0}}`, 204, "outcome no_change", ""},
 		{"GET", "/node/v1/refs", "", 200, "refs", `"sessions"`},
@@ -219,6 +229,9 @@ func TestEveryRoute(t *testing.T) {
 		}
 		if got := strings.Join(m.f.calls, ";"); got != c.call {
 			t.Errorf("%s %s: called %q, want %q", c.method, c.path, got, c.call)
+		}
+		if strings.Contains(m.log.String(), "canary") {
+			t.Errorf("%s %s: a body was logged", c.method, c.path)
 		}
 	}
 }
@@ -265,7 +278,7 @@ func TestRefusals(t *testing.T) {
 		"another generation":    {"GET", "/runner/v1/spec", "", header(wire.HeaderGeneration, "1"), 409, "stale_generation"},
 		"no generation":         {"GET", "/runner/v1/spec", "", header(wire.HeaderGeneration, ""), 400, "bad_request"},
 		"another session":       {"GET", "/runner/v1/spec", "", header(wire.HeaderSession, "s2"), 401, "unauthorized"},
-		"no such path":          {"GET", "/runner/v1/secrets", "", nil, 404, "not_found"},
+		"no such path":          {"GET", "/runner/v1/nothing", "", nil, 404, "not_found"},
 		"no such method":        {"DELETE", "/runner/v1/spec", "", nil, 404, "not_found"},
 		"no JSON":               {"POST", "/runner/v1/heartbeat", "{", nil, 400, "bad_request"},
 		"empty":                 {"POST", "/runner/v1/heartbeat", "", nil, 400, "bad_request"},
@@ -286,6 +299,12 @@ func TestRefusals(t *testing.T) {
 		"after no number":       {"GET", "/runner/v1/directives?after=x", "", nil, 400, "bad_request"},
 		"after negative":        {"GET", "/runner/v1/directives?after=-1", "", nil, 400, "bad_request"},
 		"work no number":        {"POST", "/node/v1/work/x", "{}", nil, 400, "bad_request"},
+		"secrets of no number":  {"POST", "/node/v1/work/x/secrets", "{}", nil, 400, "bad_request"},
+		"secrets, no names":     {"POST", "/runner/v1/secrets", `{"names":"A"}`, nil, 400, "bad_request"},
+		"secrets, unknown":      {"POST", "/runner/v1/secrets", "{}", header("Authorization", "Bearer "+nodeToken), 401, "unauthorized"},
+		"secrets of the other":  {"POST", "/node/v1/work/5/secrets", "{}", header("Authorization", "Bearer "+goodToken), 401, "unauthorized"},
+		"secrets, old attempt":  {"POST", "/runner/v1/secrets", `{"names":["A"]}`, header("Authorization", "Bearer old"), 409, "stale_generation"},
+		"secrets, too many":     {"POST", "/runner/v1/secrets", `{"names":["` + long + `"]}`, nil, 413, "too_large"},
 		"state of another node": {"POST", "/node/v1/state", `{"node":"n2"}`, nil, 400, "bad_request"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -311,7 +330,7 @@ func TestRefusals(t *testing.T) {
 func TestErrorsOfTheScheduler(t *testing.T) {
 	for code, status := range map[string]int{
 		"stale_generation": 409, "unauthorized": 401, "too_large": 413, "not_found": 404, "version": 426,
-		"bad_request": 400, "unavailable": 503, "a code of tomorrow": 503,
+		"bad_request": 400, "forbidden": 403, "unavailable": 503, "a code of tomorrow": 503,
 	} {
 		m := newMachine(t)
 		m.f.err = fmt.Errorf("wrapped: %w", &wire.Error{Code: code, Message: "words"})

@@ -124,6 +124,11 @@ func describe(v *eventView, data []byte) {
 		if read(&x) {
 			v.egress(x)
 		}
+	case wire.EventUse:
+		var x wire.EgressUse
+		if read(&x) {
+			v.Title, v.Quiet = fmt.Sprintf("Egress so far: %d bytes sent, %d received", x.Sent, x.Received), true
+		}
 	case wire.EventService:
 		var x wire.ServiceState
 		if read(&x) {
@@ -295,6 +300,12 @@ func (v *eventView) egress(x wire.Egress) {
 	switch {
 	case x.Allowed:
 		v.Title, v.Quiet, v.Bad = "Reached: "+where, true, false
+		if x.Secret != "" {
+			v.Title += " with the credential " + x.Secret
+		}
+		if x.Reason != "" {
+			v.Title += ", but " + x.Reason
+		}
 	case x.Reason != "":
 		v.Title += ", because " + x.Reason
 	}

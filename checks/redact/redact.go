@@ -2,15 +2,21 @@
 // text before the text leaves Inspect or is stored. It is a pure leaf: strings
 // come in, harmless strings go out.
 //
-// Secrets go by exact value (also URL-encoded and in base64, whatever stands
-// around them there) and by pattern. Patterns have no upper length: a token of
-// a new and longer form is taken whole.
+// Secrets go by exact value (also URL-encoded, as JSON and HTML write them, in
+// hexadecimal, and in base64 whatever stands around them there) and by pattern.
+// Patterns have no upper length: a token of a new and longer form is taken whole.
+// Not seen: a secret that something cut into pieces, and base64 broken into lines.
 package redact
 
 import (
+	"cmp"
 	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"html"
 	"net/url"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -35,29 +41,36 @@ type Redactor struct {
 // New returns a Redactor that also replaces the given exact values.
 func New(secrets ...string) *Redactor {
 	r := &Redactor{}
-	for _, s := range secrets {
-		r.Add(s)
-	}
+	r.Add(secrets...)
 	return r
 }
 
-// Add makes one more exact value known. Values under six bytes are ignored.
-func (r *Redactor) Add(secret string) {
-	secret = strings.TrimSpace(secret)
-	if len(secret) < minSecret {
-		return
+// With returns a Redactor that knows what r knows now, and more.
+func (r *Redactor) With(secrets ...string) *Redactor {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for v := range r.values {
+		secrets = append(secrets, v)
 	}
+	return New(secrets...)
+}
+
+// Add makes more exact values known. Values under six bytes are ignored.
+func (r *Redactor) Add(secrets ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.values[secret] {
-		return
-	}
-	if r.values == nil {
-		r.values, r.needles = map[string]bool{}, map[string]int{}
-	}
-	r.values[secret] = true
-	for _, form := range forms(secret) {
-		r.needles[form]++
+	for _, secret := range secrets {
+		secret = strings.TrimSpace(secret)
+		if len(secret) < minSecret || r.values[secret] {
+			continue
+		}
+		if r.values == nil {
+			r.values, r.needles = map[string]bool{}, map[string]int{}
+		}
+		r.values[secret] = true
+		for _, form := range forms(secret) {
+			r.needles[form]++
+		}
 	}
 	r.rebuild()
 }
@@ -104,13 +117,14 @@ func Forms(secret string) []string { return forms(secret) }
 // forms are the spellings of a secret that are looked for.
 func forms(secret string) []string {
 	out := []string{secret}
-	for _, enc := range []string{url.QueryEscape(secret), url.PathEscape(secret)} {
-		if enc != secret {
+	inHex := hex.EncodeToString([]byte(secret))
+	for _, enc := range []string{
+		url.QueryEscape(secret), url.PathEscape(secret), html.EscapeString(secret),
+		jsonText(secret, true), jsonText(secret, false), inHex, strings.ToUpper(inHex),
+	} {
+		if !slices.Contains(out, enc) {
 			out = append(out, enc)
 		}
-	}
-	if strings.ContainsRune(secret, '\n') { // as it stands in a JSON string
-		out = append(out, strings.ReplaceAll(secret, "\n", `\n`))
 	}
 	// In base64 a value looks different by where it starts modulo three. The
 	// letters that depend on the value alone are the same in any text around it.
@@ -128,41 +142,71 @@ func forms(secret string) []string {
 	return out
 }
 
+// jsonText is s as it stands in a JSON string, with or without the escapes
+// that make it safe in HTML.
+func jsonText(s string, safe bool) string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(safe)
+	_ = e.Encode(s) // a string always encodes
+	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(b.String()), `"`), `"`)
+}
+
 type rule struct {
 	name string
+	need string // the rule is tried only where this stands, in lower case
 	re   *regexp.Regexp
+}
+
+// token is a rule for what begins with some letters of its own, wherever a word
+// begins: also after an escape of JSON, of a URL or of a terminal, whose last
+// letter is no part of it.
+func token(name, need, form string) rule {
+	return rule{name, need, regexp.MustCompile(`(?:\b|_|\\[abfnrtv]|\\u[0-9a-fA-F]{4}|%[0-9a-fA-F]{2}|\x1b\[[0-9;]*[A-Za-z])(` + form + `)`)}
 }
 
 // rules find secrets nobody told us of. Group 1, where there is one, is the secret.
 var rules = []rule{
-	{"github-token", regexp.MustCompile(`\bgh[a-z]_[A-Za-z0-9][A-Za-z0-9_.\-]{15,}`)},
-	{"github-pat", regexp.MustCompile(`\bgithub_pat_[A-Za-z0-9_]{20,}`)},
-	{"private-key", regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----|[\s\S]*)`)},
-	{"jwt", regexp.MustCompile(`\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]*`)},
-	{"aws-key", regexp.MustCompile(`\b(?:AKIA|ASIA)[A-Z0-9]{16,}\b`)},
-	{"anthropic-key", regexp.MustCompile(`\bsk-ant-[A-Za-z0-9_\-]{16,}`)},
-	{"openai-key", regexp.MustCompile(`\bsk-[A-Za-z0-9_\-]{20,}`)},
-	{"slack-token", regexp.MustCompile(`\bxox[a-z]-[A-Za-z0-9\-]{10,}`)},
-	{"gitlab-token", regexp.MustCompile(`\bglpat-[A-Za-z0-9_\-]{16,}`)},
-	{"npm-token", regexp.MustCompile(`\bnpm_[A-Za-z0-9]{30,}`)},
-	{"google-key", regexp.MustCompile(`\bAIza[A-Za-z0-9_\-]{30,}`)},
-	{"buildkite-token", regexp.MustCompile(`\bbk(?:ua|aj|at|ct)_[A-Za-z0-9]{16,}`)},
-	{"url-password", regexp.MustCompile(`\b[a-zA-Z][a-zA-Z0-9+.\-]{1,20}://[^\s/:@'"<>]*:([^\s/@'"<>]{3,})@`)},
-	{"authorization", regexp.MustCompile(`(?i)\bauthorization:\s*(?:basic|bearer|token)\s+([A-Za-z0-9+/=_.\-]{8,})`)},
+	token("github-token", "gh", `gh[a-z]_[A-Za-z0-9][A-Za-z0-9_.\-]{15,}`),
+	token("github-pat", "github_pat_", `github_pat_[A-Za-z0-9_]{20,}`),
+	{"private-key", "private key-----", regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----|[\s\S]*)`)},
+	token("jwt", "eyj", `eyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]*`),
+	token("aws-key", "akia", `AKIA[A-Z0-9]{16,}\b`),
+	token("aws-key", "asia", `ASIA[A-Z0-9]{16,}\b`),
+	token("anthropic-key", "sk-ant-", `sk-ant-[A-Za-z0-9_\-]{16,}`),
+	token("openai-key", "sk-", `sk-[A-Za-z0-9_\-]{20,}`),
+	token("slack-token", "xox", `xox[a-z]-[A-Za-z0-9\-]{10,}`),
+	token("gitlab-token", "glpat-", `glpat-[A-Za-z0-9_\-]{16,}`),
+	token("npm-token", "npm_", `npm_[A-Za-z0-9]{30,}`),
+	token("google-key", "aiza", `AIza[A-Za-z0-9_\-]{30,}`),
+	token("buildkite-token", "bk", `bk(?:ua|aj|at|ct)_[A-Za-z0-9]{16,}`),
+	{"url-password", "://", regexp.MustCompile(`\b[a-zA-Z][a-zA-Z0-9+.\-]{1,20}://[^\s/:@'"<>]*:([^\s/@'"<>]{3,})@`)},
+	{"authorization", "authorization", regexp.MustCompile(`(?i)\bauthorization:\s*(?:basic|bearer|token)\s+([A-Za-z0-9+/=_.\-]{8,})`)},
+}
+
+// Known returns s without the exact values r knows. It is a hundred times
+// faster than String, for what has passed a String elsewhere.
+func (r *Redactor) Known(s string) string {
+	if r == nil {
+		return s
+	}
+	r.mu.RLock()
+	rep := r.replace
+	r.mu.RUnlock()
+	if rep == nil {
+		return s
+	}
+	return rep.Replace(s)
 }
 
 // String returns s without secrets.
 func (r *Redactor) String(s string) string {
-	if r != nil {
-		r.mu.RLock()
-		rep := r.replace
-		r.mu.RUnlock()
-		if rep != nil {
-			s = rep.Replace(s)
-		}
-	}
+	s = r.Known(s)
+	lower := strings.ToLower(s)
 	for _, rule := range rules {
-		s = replaceRule(s, rule.re)
+		if strings.Contains(lower, rule.need) {
+			s = replaceRule(s, rule.re)
+		}
 	}
 	return s
 }
@@ -194,7 +238,8 @@ func replaceRule(s string, re *regexp.Regexp) string {
 
 // Finding is a secret found in text. The value itself is never part of it.
 type Finding struct {
-	Line int    // 1-based
+	Line int    // 1-based, where it begins
+	End  int    // where it ends
 	Rule string // name of the pattern, or "known-secret"
 }
 
@@ -203,10 +248,26 @@ func Find(s string) []Finding { return (*Redactor)(nil).Find(s) }
 
 // Find lists the secrets in s that r knows or a pattern sees, in order of lines.
 func (r *Redactor) Find(s string) []Finding {
-	var out []Finding
-	add := func(at int, name string) {
-		out = append(out, Finding{Line: 1 + strings.Count(s[:at], "\n"), Rule: name})
+	out := inLines(s, r.spans(s))
+	if strings.ContainsRune(s, 0) { // UTF-16 and the like
+		plain := strings.ReplaceAll(s, "\x00", "")
+		out = append(out, inLines(plain, r.spans(plain))...)
 	}
+	slices.SortFunc(out, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), strings.Compare(a.Rule, b.Rule), cmp.Compare(a.End, b.End))
+	})
+	return slices.Compact(out)
+}
+
+// span is where a secret stands.
+type span struct {
+	from, to int
+	rule     string
+}
+
+// spans are the places of secrets, in order of where they begin. They may overlap.
+func (r *Redactor) spans(s string) []span {
+	var out []span
 	if r != nil {
 		r.mu.RLock()
 		for n := range r.needles {
@@ -215,25 +276,39 @@ func (r *Redactor) Find(s string) []Finding {
 				if i < 0 {
 					break
 				}
-				add(at+i, "known-secret")
 				at += i + len(n)
+				out = append(out, span{at - len(n), at, "known-secret"})
 			}
 		}
 		r.mu.RUnlock()
 	}
+	lower := strings.ToLower(s)
 	for _, rule := range rules {
+		if !strings.Contains(lower, rule.need) {
+			continue
+		}
 		for _, m := range rule.re.FindAllStringSubmatchIndex(s, -1) {
-			if len(m) > 2 && m[2] >= 0 && s[m[2]:m[3]] == Mark {
-				continue
+			from, to := m[0], m[1]
+			if len(m) > 2 && m[2] >= 0 {
+				from, to = m[2], m[3]
 			}
-			add(m[0], rule.name)
+			if s[from:to] != Mark {
+				out = append(out, span{from, to, rule.name})
+			}
 		}
 	}
-	if strings.ContainsRune(s, 0) { // UTF-16 and the like
-		out = append(out, r.Find(strings.ReplaceAll(s, "\x00", ""))...)
+	slices.SortFunc(out, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	return out
+}
+
+// inLines counts the lines of spans, which are in order.
+func inLines(s string, spans []span) []Finding {
+	var out []Finding
+	line, at := 1, 0
+	for _, p := range spans {
+		line += strings.Count(s[at:p.from], "\n")
+		at = p.from
+		out = append(out, Finding{Line: line, End: line + strings.Count(s[p.from:p.to], "\n"), Rule: p.rule})
 	}
-	sort.Slice(out, func(i, j int) bool {
-		return out[i].Line < out[j].Line || out[i].Line == out[j].Line && out[i].Rule < out[j].Rule
-	})
 	return out
 }

@@ -3,9 +3,13 @@ package redact
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"html"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/yuin/goldmark"
@@ -31,7 +35,7 @@ func TestPatternsTakeTheWholeToken(t *testing.T) {
 		"buildkite":       "bkua_" + strings.Repeat("ab12", 8),
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, around := range []string{"%", "x=%\n", "(%)", `{"token":"%"}`, "fetch https://x-access-token:%@github.example/a/b failed"} {
+			for _, around := range []string{"%", "x=%\n", "(%)", `{"token":"%"}`, `{"out":"a\n%"}`, "\x1b[32m%\x1b[0m", "MY_%", "fetch https://x-access-token:%@github.example/a/b failed"} {
 				in := strings.Replace(around, "%", secret, 1)
 				out := New().String(in)
 				if piece := secret[len(secret)-8:]; strings.Contains(out, piece) {
@@ -59,6 +63,8 @@ func TestExactValuesInEverySpelling(t *testing.T) {
 		"b64 +1": base64.StdEncoding.EncodeToString([]byte("x" + secret + "tail")),
 		"b64 +2": base64.StdEncoding.EncodeToString([]byte("xy" + secret + "t")),
 		"basic":  base64.URLEncoding.EncodeToString([]byte("x-access-token:" + secret)),
+		"hex":    hex.EncodeToString([]byte("x" + secret)),
+		"HEX":    strings.ToUpper(hex.EncodeToString([]byte(secret))),
 	} {
 		out := r.String(in)
 		if !strings.Contains(out, Mark) {
@@ -73,6 +79,70 @@ func TestExactValuesInEverySpelling(t *testing.T) {
 	}
 	if New("abc").String("abc") != "abc" {
 		t.Error("a value too short to be a secret was replaced")
+	}
+}
+
+func TestTokenAfterAnEscapeOfAURL(t *testing.T) {
+	if out := New().String("https://h.example/?a%3D" + longToken + "%26"); out != "https://h.example/?a%3D"+Mark+"%26" {
+		t.Error(out)
+	}
+	if in := "it weighs_more_than_anybody_thought"; New().String(in) != in {
+		t.Error("a word was taken for a token")
+	}
+}
+
+// A value with characters that JSON and HTML write in another way.
+func TestExactValuesEscaped(t *testing.T) {
+	const secret = "a\"b\\c<d>&e\n'f"
+	r := New(secret)
+	for _, safe := range []bool{true, false} {
+		var b strings.Builder
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(safe)
+		if err := e.Encode(map[string]string{"k": secret}); err != nil {
+			t.Fatal(err)
+		}
+		if out := r.String(b.String()); out != "{\"k\":\""+Mark+"\"}\n" {
+			t.Errorf("%v: %s", safe, out)
+		}
+	}
+	if out := r.String("<p>" + html.EscapeString(secret) + "</p>"); out != "<p>"+Mark+"</p>" {
+		t.Error(out)
+	}
+}
+
+func TestWith(t *testing.T) {
+	base := New("first-secret")
+	more := base.With("second-secret")
+	if got := more.String("first-secret second-secret"); got != Mark+" "+Mark {
+		t.Errorf("%q", got)
+	}
+	if got := base.String("second-secret"); got != "second-secret" {
+		t.Errorf("the first learnt it too: %q", got)
+	}
+}
+
+func TestFindTellsLines(t *testing.T) {
+	r := New("hunter22hunter22")
+	in := "a\nhunter22hunter22\n-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----\nu\x00t\x00f hunt\x00er22hunter22"
+	want := []Finding{{2, 2, "known-secret"}, {3, 5, "private-key"}, {6, 6, "known-secret"}}
+	if d := cmp.Diff(want, r.Find(in)); d != "" {
+		t.Error(d)
+	}
+}
+
+// Many findings in a long text must not cost the square of it.
+func TestFindIsNotQuadratic(t *testing.T) {
+	in := strings.Repeat("ghp_"+strings.Repeat("a", 16)+"\n", 200_000)
+	done := make(chan int, 1)
+	go func() { done <- len(Find(in)) }()
+	select {
+	case n := <-done:
+		if n != 200_000 {
+			t.Errorf("%d findings", n)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("not over after 20 s")
 	}
 }
 
@@ -110,6 +180,49 @@ func TestWriterSeesAcrossWrites(t *testing.T) {
 		want := "one [redacted] two\n[redacted]\n[redacted]\nlast [redacted]"
 		if d := cmp.Diff(want, out.String()); d != "" {
 			t.Errorf("step %d: %s", step, d)
+		}
+	}
+}
+
+// An endless line is let go of in parts, none of which ends in a secret.
+func TestWriterCutsNoSecret(t *testing.T) {
+	const known = "correct horse battery staple"
+	huge := "ghs_" + strings.Repeat("Ab9-", 40<<10) // more than is ever held
+	for name, secret := range map[string]string{"known": known, "token": longToken, "huge": huge} {
+		for _, before := range []int{0, 100, maxHeld - minTail - 300, maxHeld - minTail - 10, maxHeld - minTail, maxHeld - 10, maxHeld} {
+			for _, step := range []int{1000, 4096, 1 << 20} {
+				var out bytes.Buffer
+				w := New(known).Writer(&out)
+				in := strings.Repeat("x ", before/2) + secret + " " + strings.Repeat("y ", maxHeld)
+				for at := 0; at < len(in); at += step {
+					if _, err := w.Write([]byte(in[at:min(at+step, len(in))])); err != nil {
+						t.Fatal(err)
+					}
+				}
+				w.Flush()
+				if want := strings.Repeat("x ", before/2) + Mark + " " + strings.Repeat("y ", maxHeld); out.String() != want {
+					t.Errorf("%s after %d, %d at a time: %d bytes came out, want %d", name, before, step, out.Len(), len(want))
+				}
+			}
+		}
+	}
+}
+
+// A known secret of several lines is no private key's form.
+func TestWriterHoldsSecretsOfSeveralLines(t *testing.T) {
+	const secret = "first line of it\nsecond\nthird line"
+	in := "a\nb=" + secret + "\nfirst line of it\nother\nfirst line of it"
+	for _, step := range []int{1, 5, 17, 1000} {
+		var out bytes.Buffer
+		w := New(secret).Writer(&out)
+		for at := 0; at < len(in); at += step {
+			if _, err := w.Write([]byte(in[at:min(at+step, len(in))])); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.Flush()
+		if want := "a\nb=" + Mark + "\nfirst line of it\nother\nfirst line of it"; out.String() != want {
+			t.Errorf("step %d: %q", step, out.String())
 		}
 	}
 }

@@ -25,6 +25,7 @@ type serveConfig struct {
 	KeyFile        string
 	SecretFile     string
 	OldSecretFile  string
+	SecretsKeyFile string
 	API, Git       string
 	WriteSpacing   time.Duration
 	Hooks          string
@@ -56,6 +57,7 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.KeyFile, "github-key-file", "", "file with the App's private key (PEM)")
 	f.StringVar(&c.SecretFile, "webhook-secret-file", "", "file with the webhook secret")
 	f.StringVar(&c.OldSecretFile, "webhook-secret-previous-file", "", "file with the secret before a rotation, still accepted")
+	f.StringVar(&c.SecretsKeyFile, "secrets-key-file", "", secretsKeyHelp)
 	f.StringVar(&c.API, "github-api", "https://api.github.com", "base address of the REST API (GHES: https://HOST/api/v3)")
 	f.StringVar(&c.Git, "github-git", "https://github.com", "base address of repositories")
 	f.DurationVar(&c.WriteSpacing, "github-write-spacing", time.Second, "least time between two writes to GitHub of one installation")

@@ -49,8 +49,8 @@ func main() {
 }
 
 // complaint is an error as a terminal shows it: it may quote a repository, which
-// has nothing to say to a terminal.
-func complaint(msg string) string { return "inspect: " + redact.Visible(msg) }
+// has nothing to say to a terminal, and whatever a program said of a token.
+func complaint(msg string) string { return "inspect: " + redact.Visible(redact.New().String(msg)) }
 
 func run(ctx context.Context) int {
 	root := &cobra.Command{
@@ -60,7 +60,7 @@ func run(ctx context.Context) int {
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(serveCommand(), nodeCommand(), runnerCommand(), envCommand(), policyCommand(), auditCommand(), tryCommand(), demoCommand(), commandsCommand())
+	root.AddCommand(serveCommand(), nodeCommand(), runnerCommand(), envCommand(), policyCommand(), secretsCommand(), auditCommand(), tryCommand(), demoCommand(), commandsCommand())
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0

@@ -81,11 +81,13 @@ func runNode(ctx context.Context, c nodeConfig) error {
 		case <-run.Done():
 		}
 	}()
-	log := newLog(c.log).With("node", c.name)
+	redactor := redact.New() // knows more as soon as secrets are read
+	log := newLog(c.log, redactor).With("node", c.name)
 	token, err := readSecret(c.tokenFile, "the node's token")
 	if err != nil {
 		return usageError{err}
 	}
+	redactor.Add(token)
 	key, err := hex.DecodeString(c.grantKey)
 	if err != nil || len(key) != ed25519.PublicKeySize {
 		return usagef("--grant-key: expected %d hexadecimal bytes", ed25519.PublicKeySize)
@@ -125,7 +127,7 @@ func runNode(ctx context.Context, c nodeConfig) error {
 		Name: c.name, Root: c.root, Socket: filepath.Join(c.root, "node.sock"), ControlURL: c.control, Token: token,
 		GrantKey: key, GitBase: c.gitBase, Store: store, Launcher: node.Sandboxes(launcher),
 		SandboxUID: c.sandboxUID, SandboxGID: c.sandboxUID, EgressUID: c.egressUID, EgressGID: c.egressUID, Binary: filepath.Join(c.root, "run", "init"),
-		Expose: c.expose, Redactor: redact.New(token), Refreshes: 2, Log: log,
+		Expose: c.expose, Redactor: redactor, Refreshes: 2, Log: log,
 	})
 	if err != nil {
 		return err
@@ -256,7 +258,7 @@ func ownerOf(data string) string { return strings.TrimPrefix(cgroupRoot(data), "
 // closeToOthers lets only the sandboxes' group pass through the directories
 // that hold repositories: other accounts of this machine see nothing of them.
 func closeToOthers(root string, gid int) error {
-	for _, name := range []string{"mirrors", "base", "snapshot", "session", "tmp", "trash"} {
+	for _, name := range []string{"mirrors", "base", "snapshot", "session", "images", "tmp", "trash"} {
 		path := filepath.Join(root, name)
 		if err := passableBy(path, gid); err != nil {
 			return err

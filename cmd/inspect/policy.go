@@ -17,6 +17,7 @@ import (
 	"inspect/app/policy"
 	"inspect/checks/redact"
 	"inspect/envs/spec"
+	"inspect/scheduler"
 )
 
 // floorFile is the operator's policy file. It is read at each use, so that a
@@ -54,6 +55,21 @@ func (f *floorFile) For(repositoryID int64, ownerName string) (policy.Bounds, bo
 		f.reread()
 	}
 	return f.floor.For(repositoryID, ownerName)
+}
+
+// bound is what binds a repository now, for scheduler.Options.
+func (f *floorFile) bound(repositoryID int64, ownerName string, sp spec.Spec) (scheduler.Bound, error) {
+	b, allowed := f.For(repositoryID, ownerName)
+	if !allowed {
+		return scheduler.Bound{Denied: "Whoever runs Inspect does not allow it for this repository any more."}, nil
+	}
+	out, _, err := policy.Effective(sp, b)
+	var beyond *policy.BeyondError
+	if errors.As(err, &beyond) {
+		return scheduler.Bound{Denied: "Whoever runs Inspect has come to allow less than this needs: " + beyond.Error() + "."}, nil
+	}
+	tier, _ := b.Sandbox()
+	return scheduler.Bound{Spec: out, Tier: tier}, err
 }
 
 func (f *floorFile) reread() {

@@ -79,6 +79,33 @@ func TestFloorFileIsReadAgain(t *testing.T) {
 	}
 }
 
+// What the scheduler is told: the stricter of both as the file is now.
+func TestFloorBindsWhatWaits(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.yml")
+	write(t, path, "version: 1\n")
+	f, err := openFloor(path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sp := spec.Default()
+	sp.Egress = []string{"npm"}
+	if b, err := f.bound(1, "octocat/hello", sp); err != nil || b.Denied != "" || b.Tier != "" || b.Spec.Limits != sp.Limits {
+		t.Errorf("%+v, %v", b, err)
+	}
+	write(t, path, "version: 1\ndefaults: {sandbox: gvisor, limits: {pids: 64}}\n")
+	if b, err := f.bound(1, "octocat/hello", sp); err != nil || b.Denied != "" || b.Tier != "gvisor" || b.Spec.Limits.Pids != 64 {
+		t.Errorf("%+v, %v", b, err)
+	}
+	write(t, path, "version: 1\ndefaults: {egress: [go]}\n")
+	if b, err := f.bound(1, "octocat/hello", sp); err != nil || !strings.Contains(b.Denied, `egress: "npm" is beyond`) {
+		t.Errorf("%+v, %v", b, err)
+	}
+	write(t, path, "version: 1\nrepositories: []\n")
+	if b, err := f.bound(1, "octocat/hello", sp); err != nil || !strings.Contains(b.Denied, "does not allow it") {
+		t.Errorf("%+v, %v", b, err)
+	}
+}
+
 func TestExplain(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"inspect/checks/redact"
 	"inspect/envs/runner"
 )
 
@@ -27,7 +28,7 @@ func runnerCommand() *cobra.Command {
 				return err
 			}
 			o.Secret = secret
-			o.Log = newLog("text").With("session", o.Session, "generation", o.Generation)
+			o.Log = newLog("text", redact.New(secret)).With("session", o.Session, "generation", o.Generation)
 			ctx, done := withParent(cmd.Context(), parent)
 			defer done()
 			context.AfterFunc(ctx, func() {

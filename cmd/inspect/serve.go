@@ -54,17 +54,11 @@ func serveCommand() *cobra.Command {
 	return withEnvironment(cmd)
 }
 
-func newLog(format string) *slog.Logger {
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	}
-	return slog.New(slog.NewTextHandler(os.Stderr, nil))
-}
-
 // serve puts the rooms together, runs them and takes them down in the opposite
 // order. It returns nil after a stop that was asked for.
 func serve(ctx context.Context, c serveConfig) error {
-	log := newLog(c.LogFormat)
+	redactor := redact.New() // knows more as soon as secrets are read
+	log := newLog(c.LogFormat, redactor)
 	dirs, err := layOut(c.Data)
 	if err != nil {
 		return fmt.Errorf("the data directory: %w", err)
@@ -95,6 +89,10 @@ func serve(ctx context.Context, c serveConfig) error {
 	if err != nil {
 		return err
 	}
+	sealing, err := secretKeys(c.SecretsKeyFile, dirs.private, newSecretsKey)
+	if err != nil {
+		return usageError{err}
+	}
 	models, err := loadModels(c.ModelsFile)
 	if err != nil {
 		return usageError{err}
@@ -112,7 +110,7 @@ func serve(ctx context.Context, c serveConfig) error {
 		return err
 	}
 	c.Expose = append(c.Expose, agents...)
-	redactor := redact.New(append(append(secrets, models.Secrets()...), key, string(nodeToken), string(peopleToken))...)
+	redactor.Add(append(append(secrets, models.Secrets()...), key, string(nodeToken), string(peopleToken))...)
 
 	// Listeners first: a taken port is said before anything is started.
 	hooks, err := net.Listen("tcp", c.Hooks)
@@ -160,6 +158,10 @@ func serve(ctx context.Context, c serveConfig) error {
 		return fmt.Errorf("the database: %w", err)
 	}
 	defer db.Close()
+	vault := newVault(db, sealing, redactor, log)
+	if err := vault.Learn(ctx); err != nil {
+		return err
+	}
 	blobs, err := storage.OpenBlobs(ctx, c.EvidenceURL)
 	if err != nil {
 		return fmt.Errorf("the store of evidence: %w", err)
@@ -181,6 +183,7 @@ func serve(ctx context.Context, c serveConfig) error {
 	if err != nil {
 		return usageError{err}
 	}
+	defer app.Close(ctx) // tokens do not outlive us
 	launcher, err := sandbox.New(sandbox.Options{
 		Binary: binary, RunDir: dirs.run, CgroupRoot: cgroupRoot(c.Data) + "/quarantine", UID: c.SandboxUID, GID: c.SandboxUID,
 		BestEffort: c.Limits == "best-effort", Log: log,
@@ -207,8 +210,12 @@ func serve(ctx context.Context, c serveConfig) error {
 		DB: db, Blobs: blobs, Effects: fx, Engine: engine, Log: log, KeepEvents: time.Duration(c.KeepEvents),
 		Limits:   scheduler.Limits{Total: c.MaxSessions},
 		Times:    scheduler.Times{Refresh: 15 * time.Minute},
-		GrantKey: signing, RunnerUID: c.RunnerUID, ModelAPI: models.API,
-		Delivery: func(ctx context.Context, guid string) error { return in.Deliver(ctx, guid) },
+		GrantKey: signing, RunnerUID: c.RunnerUID, ModelAPI: models.API, Bound: floor.bound,
+		Secrets: vault, SecretsAllowed: floor.secrets, Redactor: redactor,
+		Delivery: func(ctx context.Context, guid string) error {
+			defer app.Revoke(ctx, guid)
+			return in.Deliver(github.For(ctx, guid), guid)
+		},
 		CloneURL: func(r storage.Repository) string {
 			return app.CloneURL(github.Repo{ID: r.ID, Owner: r.Owner, Name: r.Name})
 		},
@@ -218,7 +225,7 @@ func serve(ctx context.Context, c serveConfig) error {
 	}
 	in, err = intake.New(intake.Options{
 		DB: db, Sessions: sched, AppID: c.AppID, Labels: c.Labels, Harness: c.harness(), Models: offered(models), Floor: floor.For,
-		Prepare: preparedAtInstall, SessionURL: sessionURL, Log: log,
+		Prepare: preparedAtInstall, SessionURL: sessionURL, Redactor: redactor, Log: log,
 		GitHub: func(id int64) intake.GitHub { return app.Installation(id) },
 	})
 	if err != nil {
@@ -288,7 +295,7 @@ func serve(ctx context.Context, c serveConfig) error {
 		return err
 	})
 	group.Go(func() error { knowBot(run, app, log); return nil })
-	log.Info("inspect serves", "hooks", "http://"+hooks.Addr().String()+webhook.DefaultPath, "people", public+"/?token="+string(peopleToken), "machines", control)
+	log.Info("inspect serves", "hooks", "http://"+hooks.Addr().String()+webhook.DefaultPath, "people", public, "token", "in "+filepath.Join(dirs.private, "people.token"), "machines", control)
 	err = group.Wait()
 	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)) {
 		return nil
@@ -349,11 +356,22 @@ type effects struct {
 }
 
 func (e *effects) Publish(ctx context.Context, s storage.Session) (scheduler.Published, error) {
-	return e.publisher.Publish(ctx, s)
+	return e.publisher.Publish(github.For(ctx, s.ID), s)
 }
 
 func (e *effects) Report(ctx context.Context, s storage.Session) error {
-	return e.reporter.Report(ctx, s)
+	err := e.reporter.Report(github.For(ctx, s.ID), s)
+	if err == nil && scheduler.Terminal(s.State) {
+		e.app.Revoke(ctx, s.ID)
+	}
+	return err
+}
+
+// mirrorOf owns the token that a repository's mirrors are fetched with.
+func mirrorOf(repositoryID int64) string { return fmt.Sprintf("mirror %d", repositoryID) }
+
+func (e *effects) GitTokenDone(ctx context.Context, repositoryID int64) {
+	e.app.Revoke(ctx, mirrorOf(repositoryID))
 }
 
 func (e *effects) GitToken(ctx context.Context, repositoryID int64) (wire.GitToken, error) {
@@ -361,7 +379,7 @@ func (e *effects) GitToken(ctx context.Context, repositoryID int64) (wire.GitTok
 	if err != nil {
 		return wire.GitToken{}, fmt.Errorf("repository %d: %w", repositoryID, err)
 	}
-	return e.app.Installation(repo.InstallationID).ReadToken(ctx, repositoryID)
+	return e.app.Installation(repo.InstallationID).ReadToken(github.For(ctx, mirrorOf(repositoryID)), repositoryID)
 }
 
 // directories of an installation. Only private is closed to the accounts of

@@ -3,6 +3,7 @@ package egress
 import (
 	"bufio"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,15 +19,21 @@ const Command = "egress-proxy"
 
 // Config is what Main is told on standard input, as one line of JSON.
 type Config struct {
-	Allow          []string `json:"allow"`
-	AllowAddresses []string `json:"allow_addresses,omitempty"` // for tests, as Resolve
-	// Resolve, if set, is all the names there are.
-	Resolve map[string]string `json:"resolve,omitempty"`
+	Allow  []string     `json:"allow"`
+	Inject []Credential `json:"inject,omitempty"`
+	Limit  int64        `json:"limit,omitempty"` // of a Meter
+
+	// The rest is for tests.
+	AllowAddresses []string          `json:"allow_addresses,omitempty"`
+	Resolve        map[string]string `json:"resolve,omitempty"` // if set, all the names there are
+	Roots          string            `json:"roots,omitempty"`   // PEM
 }
 
-// Ready is the first line Main writes to standard output. Each further one is a
-// decision, wire.Egress as JSON.
-const Ready = "ready"
+// Started is the first line that Main writes to standard output, as JSON, when
+// it is about to serve. Each further one is a decision, wire.Egress as JSON.
+type Started struct {
+	Authority []byte `json:"authority,omitempty"` // as Proxy.Authority
+}
 
 // maxConfig bounds the line of a Config, in bytes.
 const maxConfig = 1 << 20
@@ -62,11 +69,15 @@ func child(socket *os.File, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	opt := Options{
-		Allow: c.Allow, AllowAddresses: c.AllowAddresses,
+		Allow: c.Allow, Inject: c.Inject, Meter: NewMeter(c.Limit), AllowAddresses: c.AllowAddresses,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	if len(c.Resolve) > 0 {
 		opt.Resolver = fixedNames(c.Resolve)
+	}
+	if c.Roots != "" {
+		opt.Roots = x509.NewCertPool()
+		opt.Roots.AppendCertsFromPEM([]byte(c.Roots))
 	}
 	enc := json.NewEncoder(out)
 	opt.Decide = func(e wire.Egress) {
@@ -78,7 +89,7 @@ func child(socket *os.File, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if _, err := io.WriteString(out, Ready+"\n"); err != nil {
+	if err := enc.Encode(Started{p.Authority()}); err != nil {
 		return fmt.Errorf("say that the proxy is ready: %w", err)
 	}
 	go func() { // ends with its input, at the latest with this process

@@ -64,7 +64,7 @@ func TestChild(t *testing.T) {
 	})
 	must(t, err)
 	c := startChild(t, string(config)+"\n")
-	if line, err := c.out.ReadString('\n'); line != Ready+"\n" {
+	if line, err := c.out.ReadString('\n'); line != "{}\n" {
 		t.Fatalf("%q %v", line, err)
 	}
 	w := &world{t: t, socket: c.socket}
@@ -127,7 +127,7 @@ func TestChildRefuses(t *testing.T) {
 // Nobody reads what it decides: it ends.
 func TestChildOfADeadParent(t *testing.T) {
 	c := startChild(t, "{}\n")
-	if line, err := c.out.ReadString('\n'); line != Ready+"\n" {
+	if line, err := c.out.ReadString('\n'); line != "{}\n" {
 		t.Fatalf("%q %v", line, err)
 	}
 	must(t, c.pipe.Close())

@@ -131,7 +131,7 @@ func insideBox(t *testing.T, allow []string, resolve *names, files map[string][]
 
 	ours, theirs, err := stream.Pair()
 	must(t, err)
-	env := append(Environment(sandbox.EgressPort),
+	env := append(Environment(sandbox.EgressPort, ""),
 		"SSL_CERT_FILE=/workspace/ca.pem", "CURL_CA_BUNDLE=/workspace/ca.pem", "GIT_SSL_CAINFO=/workspace/ca.pem",
 		"NPM_CONFIG_CAFILE=/workspace/ca.pem", "NODE_EXTRA_CA_CERTS=/workspace/ca.pem")
 	box, err := launcher.Start(t.Context(), sandbox.Spec{

@@ -35,6 +35,9 @@ type attempt struct {
 	port    int
 	command string
 
+	injected *injected // what is to be added to what goes there; nil: nothing
+	secret   string    // the name of what was added
+
 	once   sync.Once
 	reason string // of the refusal, set before it is answered
 }
@@ -57,7 +60,7 @@ func target(hostport string, port int) (string, int, string) {
 func (a *attempt) tell(allowed bool, reason string) {
 	a.once.Do(func() {
 		a.p.decided(wire.Egress{
-			Host: clean(a.host, maxHost), Port: a.port, Allowed: allowed, Reason: reason, Command: clean(a.command, 500),
+			Host: clean(a.host, maxHost), Port: a.port, Allowed: allowed, Reason: reason, Command: clean(a.command, 500), Secret: a.secret,
 			Noise: a.p.opt.Noise != nil && a.p.opt.Noise(a.host, a.port),
 		})
 	})

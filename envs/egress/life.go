@@ -17,11 +17,12 @@ import (
 // life is what a proxy has going on, so that it can be ended: the HTTP server
 // forgets a connection that became a tunnel.
 type life struct {
-	ctx context.Context // of Serve
+	ctx   context.Context // of Serve
+	meter *Meter          // of what is dialled
 
 	mu    sync.Mutex
 	ended bool
-	conns map[*inward]bool
+	conns map[net.Conn]bool
 	wg    sync.WaitGroup // requests and tunnels
 }
 
@@ -38,19 +39,19 @@ func (l *life) enter() bool {
 func (l *life) leave() { l.wg.Done() }
 
 // hold keeps a connection for the end; false: that has come.
-func (l *life) hold(c *inward) bool {
+func (l *life) hold(c net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.ended {
 		if l.conns == nil {
-			l.conns = map[*inward]bool{}
+			l.conns = map[net.Conn]bool{}
 		}
 		l.conns[c] = true
 	}
 	return !l.ended
 }
 
-func (l *life) drop(c *inward) {
+func (l *life) drop(c net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.conns, c)
@@ -61,7 +62,16 @@ func (l *life) drop(c *inward) {
 func (l *life) end() {
 	l.mu.Lock()
 	l.ended = true
-	var all []*inward
+	l.mu.Unlock()
+	l.cut()
+	l.wg.Wait()
+}
+
+// cut closes every connection, from inside and to the outside: one of which one
+// half has ended would not notice the end of the other.
+func (l *life) cut() {
+	l.mu.Lock()
+	var all []net.Conn
 	for c := range l.conns {
 		all = append(all, c)
 	}
@@ -69,11 +79,11 @@ func (l *life) end() {
 	for _, c := range all {
 		c.Close()
 	}
-	l.wg.Wait()
 }
 
 // dial connects to an address that was checked. A tunnel's connection counts
-// as one from here on, while its request still does.
+// as one from here on, while its request still does. Whatever goes through it is
+// metered.
 func (l *life) dial(ctx context.Context, network, address string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -82,16 +92,20 @@ func (l *life) dial(ctx context.Context, network, address string, timeout time.D
 	if err != nil {
 		return nil, err
 	}
-	if pc, ok := ctx.Value(goproxy.ProxyContextKey).(*goproxy.ProxyCtx); ok && pc.Req != nil && pc.Req.Method == http.MethodConnect {
-		l.wg.Add(1) // tunnel takes it away
+	out := &metered{Conn: c, life: l}
+	if !l.hold(out) {
+		c.Close()
+		return nil, net.ErrClosed
 	}
-	return c, nil
+	if pc, ok := ctx.Value(goproxy.ProxyContextKey).(*goproxy.ProxyCtx); ok && pc.Req != nil && pc.Req.Method == http.MethodConnect {
+		l.wg.Add(1) // what copies takes it away
+	}
+	return out, nil
 }
 
 // tunnel copies between the two ends of a CONNECT, each direction to its own
 // end: one that has said all may still be told much.
-func (l *life) tunnel(_ *goproxy.ProxyCtx, client, target net.Conn) {
-	defer l.wg.Done()
+func tunnel(client, target net.Conn) {
 	var back sync.WaitGroup
 	back.Go(func() { pump(client, target) })
 	pump(target, client)

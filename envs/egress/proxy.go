@@ -12,6 +12,7 @@ package egress
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,15 +47,17 @@ const (
 	idleTimeout   = 5 * time.Minute
 )
 
-// neverReached are address ranges beside those smokescreen refuses itself
-// (loopback, link-local, private, shared, multicast, 64:ff9b::/96, 6to4, Teredo).
+// neverReached are address ranges beside those that a net.IP tells of itself:
+// loopback, link-local, private, multicast.
 var neverReached = []string{
+	"100.64.0.0/10", // RFC 6598: shared by providers
 	"0.0.0.0/8", "192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15",
 	"240.0.0.0/4", // RFC 6890: this network, protocol assignments, relays, benchmarks, reserved
 	// Those for documentation (RFC 5737) are not here: nobody's own machines have
 	// them, and closed networks lead to their mirrors by them.
-	"168.63.129.16/32", // the metadata server of one large cloud, with a public address
-	"::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16", "fec0::/10",
+	"168.63.129.16/32",                                                        // the metadata server of one large cloud, with a public address
+	"::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", // version four in other clothes
+	"100::/64", "2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16", "fec0::/10",
 }
 
 // Resolver turns names into addresses.
@@ -72,12 +76,18 @@ type Options struct {
 	Decide func(wire.Egress)
 	// Noise, if set, says which hosts the harness contacts of its own.
 	Noise func(host string, port int) bool
-	Log   *slog.Logger // nil: none
+	// Inject are the headers that are added to what goes to their hosts, each
+	// of which must be allowed too.
+	Inject []Credential
+	Meter  *Meter       // nil: one of its own, without a limit
+	Log    *slog.Logger // nil: none
 
-	// Resolver replaces the machine's, and AllowAddresses ("127.0.0.1:8443") are
-	// reached although they are not public. Both are for tests.
+	// Resolver replaces the machine's, AllowAddresses ("127.0.0.1:8443") are
+	// reached although they are not public, and Roots replace the machine's
+	// certificate authorities where a credential is added. All are for tests.
 	Resolver       Resolver
 	AllowAddresses []string
+	Roots          *x509.CertPool
 
 	idle time.Duration // 0: idleTimeout
 }
@@ -89,6 +99,9 @@ type Proxy struct {
 	config *smokescreen.Config
 	proxy  *goproxy.ProxyHttpServer
 	log    *slog.Logger
+	inject []*injected
+	issuer *issuer // nil: nothing is injected
+	meter  *Meter
 
 	mu    sync.Mutex // Decide is called under it
 	count int
@@ -104,9 +117,15 @@ func New(opt Options) (*Proxy, error) {
 	if opt.idle == 0 {
 		opt.idle = idleTimeout
 	}
-	p := &Proxy{opt: opt, log: opt.Log}
+	if opt.Meter == nil {
+		opt.Meter = NewMeter(0)
+	}
+	p := &Proxy{opt: opt, log: opt.Log, meter: opt.Meter, life: life{meter: opt.Meter}}
 	var err error
 	if p.list, err = parseList(opt.Allow); err != nil {
+		return nil, err
+	}
+	if err := p.prepareInjection(); err != nil {
 		return nil, err
 	}
 	if err := p.build(); err != nil {
@@ -148,7 +167,14 @@ func (p *Proxy) build() error {
 	p.proxy.ConnectDial = nil
 	p.proxy.Tr.ResponseHeaderTimeout = p.opt.idle
 	p.proxy.Tr.MaxResponseHeaderBytes = maxHeader * 4
-	p.proxy.ConnectCopyHandler = p.life.tunnel
+	p.proxy.ConnectCopyHandler = func(ctx *goproxy.ProxyCtx, client, target net.Conn) {
+		defer p.life.wg.Done() // dial has counted it
+		if a := attemptOf(ctx.Req); a != nil && a.injected != nil {
+			p.intercept(a, client, target)
+			return
+		}
+		tunnel(client, target)
+	}
 	return nil
 }
 
@@ -179,7 +205,20 @@ func (r resolver) LookupIP(ctx context.Context, network, host string) ([]net.IP,
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.p.life.ctx, cancel)()
-	return of.LookupIP(ctx, network, host+".")
+	ips, err := of.LookupIP(ctx, network, host+".")
+	if i := slices.IndexFunc(ips, r.p.inner); i >= 0 {
+		// smokescreen would take one of the others. A name that leads inside
+		// as well leads nowhere: whoever made it so wants to come in.
+		return ips[i : i+1], nil
+	}
+	return ips, err
+}
+
+// inner says whether smokescreen would refuse an address.
+func (p *Proxy) inner(ip net.IP) bool {
+	to := func(r smokescreen.RuleRange) bool { return r.Net.Contains(ip) }
+	return !slices.ContainsFunc(p.config.AllowRanges, to) &&
+		(!ip.IsGlobalUnicast() || ip.IsPrivate() || slices.ContainsFunc(p.config.DenyRanges, to))
 }
 
 func (r resolver) LookupPort(_ context.Context, _, service string) (int, error) {
@@ -214,6 +253,8 @@ func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
 		Protocols: http1(), DisableGeneralOptionsHandler: true,
 	}
 	stop := context.AfterFunc(base, func() { _ = srv.Close() })
+	var watch sync.WaitGroup
+	watch.Go(func() { p.watchMeter(base) })
 	err := srv.Serve(&gate{Listener: in, life: &p.life, idle: p.opt.idle, room: make(chan struct{}, maxConns), over: base.Done()})
 	if ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) {
 		err = fmt.Errorf("accept connections to the egress proxy: %w", err)
@@ -225,7 +266,23 @@ func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
 	_ = srv.Close()
 	p.life.end()
 	p.proxy.Tr.CloseIdleConnections()
+	watch.Wait()
 	return err
+}
+
+// watchMeter cuts everything when the limit is reached, and says so once for
+// all proxies that share the meter.
+func (p *Proxy) watchMeter(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-p.meter.full:
+	}
+	p.life.cut()
+	p.proxy.Tr.CloseIdleConnections()
+	if p.meter.first() {
+		p.decided(wire.Egress{Reason: p.meter.reason()})
+	}
 }
 
 func http1() *http.Protocols {
@@ -260,6 +317,9 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 	case problem != "":
 		refuse(problem)
 		return
+	case connect && r.URL.User != nil:
+		refuse(noHost)
+		return
 	case connect && !strings.Contains(r.Host, ":"):
 		a.port = 0
 		refuse("a CONNECT request must name a port")
@@ -272,6 +332,13 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 			a.port = 443
 		}
 		refuse(needsConnect)
+		return
+	case p.meter.Full():
+		refuse(p.meter.reason())
+		return
+	}
+	if a.injected = p.injectedAt(a.host, a.port); a.injected != nil && (!connect || a.port != a.injected.port) {
+		refuse(onlyHTTPS)
 		return
 	}
 	// One spelling from here on: what is decided is what is resolved and dialled.
@@ -330,7 +397,9 @@ func (p *Proxy) accepted(r *http.Request) error {
 	if a == nil {
 		return errors.New("the request is not what it seemed")
 	}
-	a.tell(true, "")
+	if a.injected == nil { // else there is more to see first
+		a.tell(true, "")
+	}
 	return nil
 }
 
@@ -351,7 +420,10 @@ func (p *Proxy) rejected(ctx *smokescreen.SmokescreenContext, res *http.Response
 	case ctx.Decision.ResolvedAddr == nil:
 		a.tell(true, notResolved) // allowed, and yet nothing came of it
 		words = "Inspect's egress proxy allows " + a.where() + ", but " + notResolved + ".\n"
+	case p.meter.Full():
+		a.reason = p.meter.reason()
 	default:
+		a.tell(true, "") // if it was not
 		words = "Inspect's egress proxy allows " + a.where() + ", but it could not be reached.\n"
 	}
 	switch {

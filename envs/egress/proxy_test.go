@@ -142,32 +142,53 @@ func TestHostileRequests(t *testing.T) {
 	w.names.then = func(string) []string { return []string{"127.0.0.1"} }
 	self := fmt.Sprintf("127.0.0.1:%d", port)
 	for name, c := range map[string]struct{ request, reason string }{
-		"a further proxy":            {"CONNECT good.example:443 HTTP/1.1\r\nHost: good.example\r\nX-Upstream-Https-Proxy: http://" + self + "\r\n\r\n", furtherProxy},
-		"a further proxy, lower":     {"CONNECT good.example:443 HTTP/1.1\r\nHost: x\r\nx-upstream-https-proxy: https://user@" + self + "\r\n\r\n", furtherProxy},
-		"a further proxy, second":    {"CONNECT good.example:443 HTTP/1.1\r\nHost: x\r\nX-Upstream-Https-Proxy:\r\nX-Upstream-Https-Proxy: http://" + self + "\r\n\r\n", furtherProxy},
-		"a further proxy for plain":  {"GET http://good.example/ HTTP/1.1\r\nHost: good.example\r\nX-Upstream-Https-Proxy: http://" + self + "\r\n\r\n", furtherProxy},
-		"an address":                 {"CONNECT " + self + " HTTP/1.1\r\nHost: x\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
-		"an address, plain":          {"GET http://" + self + "/ HTTP/1.1\r\nHost: good.example\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
-		"a short address":            {"CONNECT 127.1:443 HTTP/1.1\r\nHost: x\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
-		"a decimal address":          {"CONNECT 2130706433:443 HTTP/1.1\r\nHost: x\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
-		"a hexadecimal address":      {"CONNECT 0x7f000001:443 HTTP/1.1\r\nHost: x\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
-		"an address with a dot":      {"CONNECT 127.0.0.1.:443 HTTP/1.1\r\nHost: x\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
-		"an address of version six":  {"CONNECT [::1]:443 HTTP/1.1\r\nHost: x\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
-		"a mapped address":           {"CONNECT [::ffff:127.0.0.1]:443 HTTP/1.1\r\nHost: x\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
-		"an odd port":                {"CONNECT good.example:22 HTTP/1.1\r\nHost: x\r\n\r\n", NotListed},
-		"the mail port":              {"CONNECT good.example:25 HTTP/1.1\r\nHost: x\r\n\r\n", NotListed},
-		"no port":                    {"CONNECT good.example HTTP/1.1\r\nHost: x\r\n\r\n", "a CONNECT request must name a port"},
-		"port zero":                  {"CONNECT good.example:0 HTTP/1.1\r\nHost: x\r\n\r\n", "the request names no usable port"},
-		"a large port":               {"CONNECT good.example:65979 HTTP/1.1\r\nHost: x\r\n\r\n", "the request names no usable port"},
-		"a port with a zero":         {"CONNECT good.example:0443 HTTP/1.1\r\nHost: x\r\n\r\n", "the request names no usable port"},
-		"https in the open":          {"GET https://good.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n", needsConnect},
-		"another scheme":             {"GET ftp://good.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n", needsConnect},
-		"no host":                    {"GET http:///x HTTP/1.1\r\nHost:\r\n\r\n", "the request names no host"},
-		"another host in the header": {"GET http://bad.test/ HTTP/1.1\r\nHost: good.example\r\n\r\n", NotListed},
-		"an empty part":              {"CONNECT a..good.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", noHost},
-		"beyond ASCII":               {"CONNECT g\u00f6\u00f6d.good.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", noHost},
-		"broken punycode":            {"CONNECT xn--0.good.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", noHost},
-		"a long name":                {"CONNECT " + strings.Repeat("a.", 130) + "example:443 HTTP/1.1\r\nHost: x\r\n\r\n", "the host's name is too long"},
+		"a further proxy":                          {"CONNECT good.example:443 HTTP/1.1\r\nHost: good.example\r\nX-Upstream-Https-Proxy: http://" + self + "\r\n\r\n", furtherProxy},
+		"a further proxy, lower":                   {"CONNECT good.example:443 HTTP/1.1\r\nHost: x\r\nx-upstream-https-proxy: https://user@" + self + "\r\n\r\n", furtherProxy},
+		"a further proxy, second":                  {"CONNECT good.example:443 HTTP/1.1\r\nHost: x\r\nX-Upstream-Https-Proxy:\r\nX-Upstream-Https-Proxy: http://" + self + "\r\n\r\n", furtherProxy},
+		"a further proxy for plain":                {"GET http://good.example/ HTTP/1.1\r\nHost: good.example\r\nX-Upstream-Https-Proxy: http://" + self + "\r\n\r\n", furtherProxy},
+		"an address":                               {"CONNECT " + self + " HTTP/1.1\r\nHost: x\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"an address, plain":                        {"GET http://" + self + "/ HTTP/1.1\r\nHost: good.example\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"a short address":                          {"CONNECT 127.1:443 HTTP/1.1\r\nHost: x\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"a decimal address":                        {"CONNECT 2130706433:443 HTTP/1.1\r\nHost: x\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"a hexadecimal address":                    {"CONNECT 0x7f000001:443 HTTP/1.1\r\nHost: x\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"an address with a dot":                    {"CONNECT 127.0.0.1.:443 HTTP/1.1\r\nHost: x\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"an address of version six":                {"CONNECT [::1]:443 HTTP/1.1\r\nHost: x\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"a mapped address":                         {"CONNECT [::ffff:127.0.0.1]:443 HTTP/1.1\r\nHost: x\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"an octal address, literal":                {"CONNECT 0177.0.0.1:443 HTTP/1.1\r\nHost: good.example\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"a long octal address, literal":            {"CONNECT 017700000001:443 HTTP/1.1\r\nHost: good.example\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"a mixed address, literal":                 {"CONNECT 0x7f.0.0.1:443 HTTP/1.1\r\nHost: good.example\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"three parts, literal":                     {"CONNECT 127.0.1:443 HTTP/1.1\r\nHost: good.example\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"capital hexadecimal, literal":             {"CONNECT 0X7F000001:443 HTTP/1.1\r\nHost: good.example\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"a zone, literal":                          {"CONNECT [fe80::1%25eth0]:443 HTTP/1.1\r\nHost: good.example\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"NAT64, literal":                           {"CONNECT [64:ff9b::7f00:1]:443 HTTP/1.1\r\nHost: good.example\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"a mapped address in hexadecimal, literal": {"CONNECT [::ffff:7f00:1]:443 HTTP/1.1\r\nHost: good.example\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"the metadata server, literal":             {"CONNECT 169.254.169.254:443 HTTP/1.1\r\nHost: good.example\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"its number, literal":                      {"CONNECT 2852039166:443 HTTP/1.1\r\nHost: good.example\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"nothing, literal":                         {"CONNECT 0.0.0.0:443 HTTP/1.1\r\nHost: good.example\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"nothing, short, literal":                  {"CONNECT 0:443 HTTP/1.1\r\nHost: good.example\r\n\r\n", "an IP address cannot be allowed, only the name of a host"},
+		"localhost":                                {"CONNECT localhost:443 HTTP/1.1\r\nHost: good.example\r\n\r\n", NotListed},
+		"the Host of a tunnel":                     {"CONNECT bad.test:443 HTTP/1.1\r\nHost: good.example:443\r\n\r\n", NotListed},
+		"a name for an address":                    {"CONNECT 10.0.0.1.nip.io:443 HTTP/1.1\r\nHost: x\r\n\r\n", NotListed},
+		"a name of the metadata":                   {"GET http://metadata.google.internal/ HTTP/1.1\r\nHost: good.example\r\n\r\n", NotListed},
+		"userinfo, plain":                          {"GET http://good.example@bad.test/ HTTP/1.1\r\nHost: good.example\r\n\r\n", NotListed},
+		"userinfo of a tunnel":                     {"CONNECT x@good.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", noHost},
+		"two dots at the end":                      {"CONNECT good.example..:443 HTTP/1.1\r\nHost: x\r\n\r\n", noHost},
+		"a huge name":                              {"CONNECT " + strings.Repeat("a", 20_000) + ":443 HTTP/1.1\r\nHost: x\r\n\r\n", "the host's name is too long"},
+		"a long part":                              {"CONNECT " + strings.Repeat("a", 64) + ".good.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", noHost},
+		"an odd port":                              {"CONNECT good.example:22 HTTP/1.1\r\nHost: x\r\n\r\n", NotListed},
+		"the mail port":                            {"CONNECT good.example:25 HTTP/1.1\r\nHost: x\r\n\r\n", NotListed},
+		"no port":                                  {"CONNECT good.example HTTP/1.1\r\nHost: x\r\n\r\n", "a CONNECT request must name a port"},
+		"port zero":                                {"CONNECT good.example:0 HTTP/1.1\r\nHost: x\r\n\r\n", "the request names no usable port"},
+		"a large port":                             {"CONNECT good.example:65979 HTTP/1.1\r\nHost: x\r\n\r\n", "the request names no usable port"},
+		"a port with a zero":                       {"CONNECT good.example:0443 HTTP/1.1\r\nHost: x\r\n\r\n", "the request names no usable port"},
+		"https in the open":                        {"GET https://good.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n", needsConnect},
+		"another scheme":                           {"GET ftp://good.example/ HTTP/1.1\r\nHost: good.example\r\n\r\n", needsConnect},
+		"no host":                                  {"GET http:///x HTTP/1.1\r\nHost:\r\n\r\n", "the request names no host"},
+		"another host in the header":               {"GET http://bad.test/ HTTP/1.1\r\nHost: good.example\r\n\r\n", NotListed},
+		"an empty part":                            {"CONNECT a..good.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", noHost},
+		"beyond ASCII":                             {"CONNECT g\u00f6\u00f6d.good.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", noHost},
+		"broken punycode":                          {"CONNECT xn--0.good.example:443 HTTP/1.1\r\nHost: x\r\n\r\n", noHost},
+		"a long name":                              {"CONNECT " + strings.Repeat("a.", 130) + "example:443 HTTP/1.1\r\nHost: x\r\n\r\n", "the host's name is too long"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, header, body := w.raw(c.request)
@@ -181,6 +202,9 @@ func TestHostileRequests(t *testing.T) {
 	}
 	// These name no host: there is nothing to decide.
 	for _, request := range []string{"GET / HTTP/1.1\r\nHost: good.example\r\n\r\n", "OPTIONS * HTTP/1.1\r\nHost: good.example\r\n\r\n", "nonsense\r\n\r\n",
+		"GET http://good.example/ HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+		"POST http://good.example/ HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+		"POST http://good.example/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
 		"GET http://good.example/ HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 		"GET http://good.example/ HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 2*maxHeader) + "\r\n\r\n"} {
 		if status, _, _ := w.raw(request); !strings.HasPrefix(status, "4") && !strings.HasPrefix(status, "5") {
@@ -239,7 +263,7 @@ func TestRebinding(t *testing.T) {
 	n := 0
 	w.names.then = func(string) []string {
 		if n++; n == 1 {
-			return []string{"10.9.8.7", "127.0.0.1", "10.9.8.7"} // the one that may be reached is taken
+			return []string{"127.0.0.1", "127.0.0.1"}
 		}
 		return []string{"10.9.8.7"}
 	}

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
-	"slices"
 
-	"inspect/envs/egress"
 	"inspect/envs/sandbox"
 	"inspect/envs/wire"
 )
@@ -26,7 +24,7 @@ func compartmentID(id, name string) string { return "beside-" + wayName(id+"/"+n
 // the same tree. One of the same name that still runs is ended first. It has
 // the sandbox's ways out through the loopback they share, if the sandbox has
 // them. The caller holds the sandbox's id; control is closed in any case.
-func (n *Node) startBeside(ctx context.Context, id, name, tree string, repository int64, limits wire.Limits, sockets []string, control *os.File) (*running, error) {
+func (n *Node) startBeside(ctx context.Context, id, name, tree string, repository int64, img string, limits wire.Limits, sockets []string, control *os.File) (*running, error) {
 	own := compartmentID(id, name)
 	if err := n.end(ctx, own); err != nil {
 		control.Close()
@@ -49,14 +47,15 @@ func (n *Node) startBeside(ctx context.Context, id, name, tree string, repositor
 		return nil, refuse("not_found", fmt.Sprintf("sandbox %s does not run, so nothing can run beside it", id))
 	}
 	spec, err := n.sandboxSpec(own, tree, repository, limits, control)
+	if err == nil {
+		err = n.withImage(&spec, img)
+	}
 	if err != nil {
 		control.Close()
 		return nil, err
 	}
 	spec.Beside = id
-	if slices.Contains(sockets, wire.SocketEgress) {
-		spec.Env = append(spec.Env, egress.Environment(sandbox.EgressPort)...)
-	}
+	n.waysOf(id, sockets).tell(&spec)
 	n.log.Info("starting a compartment", "sandbox", id, "name", name, "compartment", own)
 	r, err := n.launch(ctx, spec, &ways{n: n})
 	if errors.Is(err, sandbox.ErrIsolation) {

@@ -115,14 +115,20 @@ func (n *Node) end(ctx context.Context, id string) error {
 
 // start starts a sandbox over a tree. One with the same id that still runs is
 // ended first: who asks again holds the lifeline no more. The caller holds the
-// id; control is closed in any case. The listeners of sockets are in the
-// result's ways; who does not pass them on lets go of them.
-func (n *Node) start(ctx context.Context, id, tree string, repository int64, limits wire.Limits, sockets []string, control *os.File) (*running, error) {
+// id; img is the image whose programs are inside, "" for this machine's;
+// control is closed in any case. The listeners of sockets are in the
+// result's ways; who does not pass them on lets go of them. authority is given
+// the sockets before the sandbox starts and returns the certificate of the
+// authority it is to trust because of them; nil: there is none.
+func (n *Node) start(ctx context.Context, id, tree string, repository int64, img string, limits wire.Limits, sockets []string, control *os.File, authority func(*ways) ([]byte, error)) (*running, error) {
 	if err := n.end(ctx, id); err != nil {
 		control.Close()
 		return nil, fmt.Errorf("end the earlier sandbox %s: %w", id, err)
 	}
 	spec, err := n.sandboxSpec(id, tree, repository, limits, control)
+	if err == nil {
+		err = n.withImage(&spec, img)
+	}
 	if err != nil {
 		control.Close()
 		return nil, err
@@ -130,6 +136,13 @@ func (n *Node) start(ctx context.Context, id, tree string, repository int64, lim
 	w, err := n.makeWays(id, sockets)
 	if err != nil {
 		control.Close()
+		return nil, err
+	}
+	trusted, err := authority(w)
+	if err = errors.Join(err, w.believe(trusted)); err != nil {
+		control.Close()
+		w.letGo()
+		w.remove()
 		return nil, err
 	}
 	w.apply(&spec)
@@ -255,10 +268,11 @@ func (n *Node) startGranted(ctx context.Context, uid int, line []byte, files []*
 		return "", nil, badRequest("the clone was made from another snapshot than the grant names")
 	}
 	if req.Beside != "" {
-		r, err := n.startBeside(ctx, id.String(), req.Beside, c.Path, g.RepositoryID, g.Limits, g.Sockets, files[0])
+		r, err := n.startBeside(ctx, id.String(), req.Beside, c.Path, g.RepositoryID, g.Image, g.Limits, g.Sockets, files[0])
 		return compartmentID(id.String(), req.Beside), r, err
 	}
-	r, err := n.start(ctx, id.String(), c.Path, g.RepositoryID, g.Limits, g.Sockets, files[0])
+	r, err := n.start(ctx, id.String(), c.Path, g.RepositoryID, g.Image, g.Limits, g.Sockets, files[0],
+		func(*ways) ([]byte, error) { return []byte(req.Authority), nil })
 	return id.String(), r, err
 }
 

@@ -279,23 +279,7 @@ func newPlane(t *testing.T) *plane {
 		p.results <- res
 		w.WriteHeader(http.StatusNoContent)
 	})
-	mux.HandleFunc("POST /node/v1/work/{id}/secrets", func(w http.ResponseWriter, r *http.Request) {
-		var q wire.SecretsRequest
-		decode(t, r, &q)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		reply := wire.SecretsReply{Values: map[string]string{}}
-		for _, name := range q.Names {
-			value, ok := p.secrets[name]
-			if !ok {
-				w.WriteHeader(http.StatusBadRequest)
-				_ = json.NewEncoder(w).Encode(wire.Error{Code: "bad_request", Message: "the secret " + name + " is not set"})
-				return
-			}
-			reply.Values[name] = value
-		}
-		_ = json.NewEncoder(w).Encode(reply)
-	})
+	mux.HandleFunc("POST /node/v1/work/{id}/secrets", p.giveSecrets)
 	mux.HandleFunc("POST /node/v1/snapshots", func(w http.ResponseWriter, r *http.Request) {
 		var o wire.SnapshotOffer
 		decode(t, r, &o)

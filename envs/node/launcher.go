@@ -56,6 +56,10 @@ func (l launcher) Start(ctx context.Context, s sandbox.Spec) (Sandbox, error) {
 // insideConfig is where git's system-wide configuration is shown inside.
 const insideConfig = "/run/inspect/gitconfig"
 
+// insideTrust is where the certificate authorities are shown that a sandbox
+// trusts whose proxy has one of its own. It is in no tree, so in no snapshot.
+const insideTrust = "/run/inspect/authorities.pem"
+
 // Directories of a base's or clone's tree.
 const (
 	workDir = "work" // shown as /workspace

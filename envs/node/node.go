@@ -31,6 +31,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"inspect/checks/redact"
+	"inspect/envs/image"
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
 	"inspect/envs/snapshot"
@@ -84,6 +85,7 @@ type Node struct {
 	log       *slog.Logger
 	control   *control
 	mirrors   *mirrors
+	images    *image.Store
 	redactor  *redact.Redactor
 	probe     sandbox.Probe
 
@@ -166,6 +168,7 @@ func New(o Options) (*Node, error) {
 			dir: filepath.Join(o.Root, "mirrors"), gitBase: base, token: c.gitToken, clock: o.Clock,
 			locks: map[int64]*sync.Mutex{}, ready: map[int64]bool{},
 		},
+		images:   image.New(image.Options{Dir: filepath.Join(o.Root, "images")}),
 		slots:    make(chan struct{}, o.Refreshes),
 		instance: rand.Text(), announced: make(chan struct{}),
 		running: map[string]*running{}, working: map[int64]bool{}, secrets: map[string]int{}, offered: map[snapshot.SnapshotID]time.Time{},

@@ -41,13 +41,16 @@ type refreshProxy struct {
 	said   []byte // its last words
 
 	ready            chan struct{}
+	authority        []byte // once it is ready, see egress.Started
 	allowed, refused int
 	list             []wire.Egress // refusals, each once
+	end              string        // what it said of itself, as that its limit is reached
 }
 
 // startProxy starts the proxy on the egress socket, if there is one, and
-// returns when it serves.
-func (n *Node) startProxy(ctx context.Context, w *ways, work wire.RefreshWork) (_ *refreshProxy, err error) {
+// returns when it serves. The secrets it adds are asked for here and go to it
+// through its standard input.
+func (n *Node) startProxy(ctx context.Context, w *ways, id int64, work wire.RefreshWork) (_ *refreshProxy, err error) {
 	i := slices.Index(w.names, wire.SocketEgress)
 	if i < 0 {
 		return nil, nil
@@ -55,7 +58,20 @@ func (n *Node) startProxy(ctx context.Context, w *ways, work wire.RefreshWork) (
 	if n.o.Binary == "" {
 		return nil, errors.New("start the egress proxy: this node was not told which program that is")
 	}
-	config, err := json.Marshal(egress.Config{Allow: work.Egress})
+	settings := egress.Config{Allow: work.Egress, Limit: work.Limits.EgressBytes}
+	if len(work.Inject) > 0 {
+		values, err := n.control.secrets(ctx, id, egress.SecretNames(work.Inject))
+		for _, v := range values {
+			n.redactor.Add(v)
+		}
+		if err == nil {
+			settings.Inject, err = egress.Credentials(work.Inject, values)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the credentials of the egress proxy: %w", err)
+		}
+	}
+	config, err := json.Marshal(settings)
 	if err != nil {
 		return nil, err
 	}
@@ -115,10 +131,12 @@ func (n *Node) startProxy(ctx context.Context, w *ways, work wire.RefreshWork) (
 func (p *refreshProxy) listen(out io.ReadCloser) {
 	defer out.Close()
 	lines := bufio.NewScanner(out)
-	if !lines.Scan() || lines.Text() != egress.Ready {
+	var started egress.Started
+	if !lines.Scan() || json.Unmarshal(lines.Bytes(), &started) != nil {
 		_, _ = io.Copy(io.Discard, out)
 		return
 	}
+	p.authority = started.Authority
 	close(p.ready)
 	for lines.Scan() {
 		var e wire.Egress
@@ -130,7 +148,9 @@ func (p *refreshProxy) listen(out io.ReadCloser) {
 			continue
 		}
 		p.refused++
-		if len(p.list) < maxRefused && e.Host != "" && !slices.Contains(p.list, e) {
+		if e.Host == "" {
+			p.end = e.Reason
+		} else if len(p.list) < maxRefused && !slices.Contains(p.list, e) {
 			p.list = append(p.list, e)
 		}
 	}
@@ -166,11 +186,14 @@ func (p *refreshProxy) stop() error {
 // hint adds to the error of a failed setup what the proxy refused. It is
 // called after stop.
 func (p *refreshProxy) hint(err error) error {
-	if p == nil || len(p.list) == 0 {
+	if p == nil || len(p.list) == 0 && p.end == "" {
 		return err
 	}
 	const show = 3
 	var words []string
+	if p.end != "" {
+		words = append(words, "the egress proxy: "+p.end)
+	}
 	for _, e := range p.list[:min(len(p.list), show)] {
 		w := "the egress proxy refused " + net.JoinHostPort(e.Host, strconv.Itoa(e.Port))
 		if e.Command != "" {

@@ -84,6 +84,8 @@ func (n *Node) checkRefresh(w wire.RefreshWork) error {
 		return errors.New("it names no environment")
 	case !commitPattern.MatchString(w.Commit):
 		return errors.New("its commit is not a full commit id")
+	case len(w.Image) > maxImage:
+		return errors.New("its image has too long a name")
 	case len(w.ConfigDigest) > 256:
 		return errors.New("its configuration digest is too long")
 	case len(w.Setup) > maxSetup:
@@ -114,6 +116,9 @@ func (n *Node) checkRefresh(w wire.RefreshWork) error {
 		if len(line) > maxSetupLine || strings.ContainsRune(line, 0) {
 			return fmt.Errorf("a setup command, service or load line is longer than %d bytes or holds a zero byte", maxSetupLine)
 		}
+	}
+	if len(w.Inject) > maxEgress {
+		return fmt.Errorf("it has %d credentials to add, at most %d are allowed", len(w.Inject), maxEgress)
 	}
 	for _, e := range w.Egress {
 		if e == "" || len(e) > maxEgressEntry {
@@ -167,6 +172,11 @@ func (r *refresher) run(ctx context.Context) (snapshot.Info, error) {
 	}
 	if err := n.admission(ctx); err != nil {
 		return snapshot.Info{}, err
+	}
+	if r.w.Image != "" { // before anything is fetched for it
+		if _, err := n.findImage(r.w.Image); err != nil {
+			return snapshot.Info{}, err
+		}
 	}
 	if err := r.in("fetch", func() error { return n.mirrors.Fetch(ctx, r.w.Remote, r.w.Commit) }); err != nil {
 		return snapshot.Info{}, err
@@ -289,17 +299,20 @@ func (r *refresher) inSandbox(ctx context.Context, id, tree string, fn func(*str
 	if _, base, _ := ours(id); base != "" && len(r.w.Egress) > 0 { // a proof reaches nothing
 		sockets = []string{wire.SocketEgress}
 	}
-	run, err := n.start(ctx, id, tree, r.w.Remote.RepositoryID, limits, sockets, far)
+	var proxy *refreshProxy
+	run, err := n.start(ctx, id, tree, r.w.Remote.RepositoryID, r.w.Image, limits, sockets, far, func(w *ways) (authority []byte, err error) {
+		if proxy, err = n.startProxy(ctx, w, r.work, r.w); proxy != nil {
+			authority = proxy.authority
+		}
+		return authority, err
+	})
 	if err != nil {
 		near.Close()
-		return err
+		return errors.Join(err, proxy.stop())
 	}
 	c := stream.NewClient(near)
-	proxy, ferr := n.startProxy(ctx, run.ways, r.w)
 	run.ways.letGo()
-	if ferr == nil {
-		ferr = c.Ready(ctx)
-	}
+	ferr := c.Ready(ctx)
 	if ferr == nil {
 		r.box = box{id: id, tree: tree, limits: limits, sockets: sockets}
 		ferr = fn(c)

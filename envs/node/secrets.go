@@ -52,7 +52,7 @@ func (r *refresher) apart(ctx context.Context, name, whose string, secrets []str
 	if err != nil {
 		return services.Apart{}, err
 	}
-	run, err := n.startBeside(ctx, r.box.id, name, r.box.tree, r.w.Remote.RepositoryID, r.box.limits, r.box.sockets, far)
+	run, err := n.startBeside(ctx, r.box.id, name, r.box.tree, r.w.Remote.RepositoryID, r.w.Image, r.box.limits, r.box.sockets, far)
 	if err != nil {
 		near.Close()
 		return services.Apart{}, fmt.Errorf("start a place of its own for %s: %w", whose, err)

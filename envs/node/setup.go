@@ -288,7 +288,11 @@ func (r *refresher) command(ctx context.Context, c services.Sandbox, what, line 
 	var cannot *stream.StartError
 	switch {
 	case errors.As(err, &cannot):
-		return failed("%s could not be started: %s: %s", what, redact.OneLine(line, 300), cannot.Words)
+		words := fmt.Sprintf("%s could not be started: %s: %s", what, redact.OneLine(line, 300), cannot.Words)
+		if r.w.Image != "" {
+			words += "; the image " + r.w.Image + " must hold sh, git, find, cat, mkdir and rm besides what the repository needs"
+		}
+		return failed("%s", words)
 	case err == nil && exit.Code == 0 && exit.Signal == "":
 		return nil
 	}

@@ -51,6 +51,7 @@ type ways struct {
 	dir       string
 	names     []string
 	listeners []*os.File // ours until passed on
+	trust     string     // path of what the sandbox trusts; empty: what the node does
 }
 
 func (n *Node) waysDir() string { return filepath.Join(n.o.Root, "run", "ways") }
@@ -138,6 +139,40 @@ func (w *ways) path(name string) string { return filepath.Join(w.dir, name) }
 
 func (w *ways) has(name string) bool { return slices.Contains(w.names, name) }
 
+// trustName is the file of what a sandbox trusts, beside its sockets.
+const trustName = "authorities.pem"
+
+// believe has the sandbox trust the authority of the proxy at its egress
+// socket, if there is one.
+func (w *ways) believe(authority []byte) error {
+	if len(authority) == 0 || !w.has(wire.SocketEgress) {
+		return nil
+	}
+	authority, err := egress.CheckAuthority(authority)
+	if err != nil {
+		return badRequest("the authority of the egress proxy: " + err.Error())
+	}
+	bundle, err := egress.Bundle(authority)
+	if err != nil {
+		return err
+	}
+	w.trust = w.path(trustName)
+	if err := os.WriteFile(w.trust, bundle, 0o644); err != nil {
+		return fmt.Errorf("write what the sandbox trusts: %w", err)
+	}
+	return os.Chmod(w.trust, 0o644) // whatever the umask is
+}
+
+// waysOf are the ways of a sandbox that runs, as another that shares its
+// loopback finds them.
+func (n *Node) waysOf(id string, names []string) *ways {
+	w := &ways{n: n, dir: filepath.Join(n.waysDir(), wayName(id)), names: names}
+	if _, err := os.Stat(w.path(trustName)); err == nil {
+		w.trust = w.path(trustName)
+	}
+	return w
+}
+
 // apply shows the sockets in a sandbox and tells programs of the proxy.
 func (w *ways) apply(s *sandbox.Spec) {
 	for _, name := range w.names {
@@ -145,9 +180,20 @@ func (w *ways) apply(s *sandbox.Spec) {
 		f.Socket = w.path(name)
 		s.Forwards = append(s.Forwards, f)
 	}
-	if w.has(wire.SocketEgress) {
-		s.Env = append(s.Env, egress.Environment(sandbox.EgressPort)...)
+	w.tell(s)
+}
+
+// tell tells the programs in a sandbox that can reach the ways of the proxy.
+func (w *ways) tell(s *sandbox.Spec) {
+	if !w.has(wire.SocketEgress) {
+		return
 	}
+	trust := ""
+	if w.trust != "" {
+		trust = insideTrust
+		s.Mounts = append(s.Mounts, sandbox.Mount{Source: w.trust, Target: trust})
+	}
+	s.Env = append(s.Env, egress.Environment(sandbox.EgressPort, trust)...)
 }
 
 // letGo closes our copies of the listeners: they have been passed on, or

@@ -42,6 +42,9 @@ func egressMain() int {
 	}
 	c.Resolve = map[string]string{"packages.egress.test": "127.0.0.1", "inner.egress.test": "10.0.0.1"}
 	c.AllowAddresses = []string{"127.0.0.1"}
+	if roots, err := os.ReadFile(rootsFile(os.Getppid())); err == nil {
+		c.Roots = string(roots)
+	}
 	if line, err = json.Marshal(c); err != nil {
 		panic(err)
 	}
@@ -514,13 +517,8 @@ func TestRefreshWithoutAProxyProgram(t *testing.T) {
 // uidOf is the user of the process of this test run whose first argument is
 // word; empty: there is none.
 func uidOf(word string) string {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		cmd, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-		if err != nil || !strings.HasSuffix(string(cmd), "\x00"+word+"\x00") {
-			continue
-		}
-		status, err := os.ReadFile("/proc/" + e.Name() + "/status")
+	for _, pid := range pidsOf(word) {
+		status, err := os.ReadFile("/proc/" + pid + "/status")
 		if err != nil {
 			continue
 		}
@@ -532,4 +530,15 @@ func uidOf(word string) string {
 		}
 	}
 	return ""
+}
+
+// pidsOf are the processes whose first argument is word.
+func pidsOf(word string) (pids []string) {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		if cmd, err := os.ReadFile("/proc/" + e.Name() + "/cmdline"); err == nil && strings.HasSuffix(string(cmd), "\x00"+word+"\x00") {
+			pids = append(pids, e.Name())
+		}
+	}
+	return pids
 }

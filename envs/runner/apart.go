@@ -13,11 +13,20 @@ import (
 )
 
 // secretError is a secret that the environment names and the control plane does
-// not give.
+// not give, or that cannot be used: another attempt would not have it either.
 type secretError struct{ err error }
 
 func (e *secretError) Error() string { return e.err.Error() }
 func (e *secretError) Unwrap() error { return e.err }
+
+// secretRefused makes a refusal of the control plane a secretError.
+func secretRefused(err error) error {
+	var refused *wire.Error
+	if errors.As(err, &refused) && refused.Code != "unavailable" {
+		return &secretError{err}
+	}
+	return err
+}
 
 // apart makes a place of its own beside the box for one command that has
 // secrets. Their values are asked for when everything else is there, go into
@@ -46,11 +55,7 @@ func (b *box) apart(ctx context.Context, name, whose string, secrets []string) (
 	values, err := a.control.secrets(ctx, secrets)
 	if err != nil {
 		shut()
-		err = fmt.Errorf("the secrets of %s: %w", whose, err)
-		if errors.As(err, &refused) && refused.Code != "unavailable" {
-			err = &secretError{err}
-		}
-		return services.Apart{}, err
+		return services.Apart{}, secretRefused(fmt.Errorf("the secrets of %s: %w", whose, err))
 	}
 	place := services.Apart{Sandbox: sb, Close: shut}
 	for _, s := range secrets {

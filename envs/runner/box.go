@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"inspect/envs/egress"
 	"inspect/envs/harness"
 	"inspect/envs/proc"
 	"inspect/envs/sandbox/stream"
@@ -26,6 +27,7 @@ type box struct {
 	sb      Sandbox
 	end     <-chan wire.SandboxEnd
 	ways    map[string]net.Listener // out of the sandbox, by the name of the grant's socket
+	proxy   *egress.Proxy           // of the way to the network; nil: there is none
 	serving sync.WaitGroup          // what serves them
 	shut    context.CancelFunc      // ends that; nil: nothing does
 	closing sync.Once
@@ -36,11 +38,19 @@ type box struct {
 func (a *attempt) open(ctx context.Context, purpose string) (*box, error) {
 	ctx, cancel := proc.WithTimeout(ctx, a.clock, a.opt.pace.sandbox)
 	defer cancel()
-	sb, end, ways, err := a.node.Sandbox(ctx, a.grant(purpose))
+	ask := wire.SandboxRequest{Grant: a.grant(purpose)}
+	proxy, err := a.newProxy(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the egress proxy: %w", err)
+	}
+	if proxy != nil {
+		ask.Authority = string(proxy.Authority())
+	}
+	sb, end, ways, err := a.node.Sandbox(ctx, ask)
 	if err != nil {
 		return nil, fmt.Errorf("start a sandbox: %w", err)
 	}
-	return &box{a: a, purpose: purpose, sb: sb, end: end, ways: ways}, nil
+	return &box{a: a, purpose: purpose, sb: sb, end: end, ways: ways, proxy: proxy}, nil
 }
 
 // close ends the sandbox with all that runs in it and says what is known about
@@ -55,6 +65,10 @@ func (b *box) close() wire.SandboxEnd {
 			b.shut()
 		}
 		b.serving.Wait()
+		if b.ways[wire.SocketEgress] != nil {
+			sent, received := b.a.meter.Used()
+			b.a.events.add(wire.EventUse, wire.EgressUse{Sent: sent, Received: received, Limit: b.a.spec.Limits.EgressBytes})
+		}
 		select {
 		case b.ended = <-b.end:
 		case <-b.a.clock.After(b.a.opt.pace.sandboxEnd):

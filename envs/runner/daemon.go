@@ -17,8 +17,8 @@ func (d daemon) Restore(ctx context.Context, grant string) (wire.RestoreReply, e
 	return dial.Restore(ctx, d.socket, grant)
 }
 
-func (d daemon) Sandbox(ctx context.Context, grant string) (Sandbox, <-chan wire.SandboxEnd, map[string]net.Listener, error) {
-	r, err := dial.Sandbox(ctx, d.socket, grant)
+func (d daemon) Sandbox(ctx context.Context, ask wire.SandboxRequest) (Sandbox, <-chan wire.SandboxEnd, map[string]net.Listener, error) {
+	r, err := dial.Start(ctx, d.socket, ask)
 	if err != nil {
 		return nil, nil, nil, err // a nil client is no Sandbox
 	}

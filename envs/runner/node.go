@@ -9,7 +9,7 @@ import (
 )
 
 // Node is what the runner needs of the daemon that owns the clones and starts
-// the sandboxes. Every method takes a grant of the control plane, waits while
+// the sandboxes. Every method is given a grant of the control plane, waits while
 // the daemon is away, up to the context's end, and may be repeated. Errors that
 // the daemon itself gave are *wire.Error.
 type Node interface {
@@ -19,7 +19,7 @@ type Node interface {
 	// value when the sandbox has ended, or is closed without one if nobody
 	// could tell. The listeners are those of the grant's sockets, by name; they
 	// are the caller's to serve and to close.
-	Sandbox(ctx context.Context, grant string) (Sandbox, <-chan wire.SandboxEnd, map[string]net.Listener, error)
+	Sandbox(ctx context.Context, ask wire.SandboxRequest) (Sandbox, <-chan wire.SandboxEnd, map[string]net.Listener, error)
 	// Beside starts a compartment of that name beside the grant's running
 	// sandbox, see wire.SandboxRequest. The channel is as Sandbox's.
 	Beside(ctx context.Context, grant, name string) (Sandbox, <-chan wire.SandboxEnd, error)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"inspect/envs/egress"
 	"inspect/envs/proc"
 	"inspect/envs/wire"
 )
@@ -39,6 +40,7 @@ type Options struct {
 	pace      pace
 	places    places
 	maxBundle int64 // bytes; 0: wire.MaxBundleBytes
+	egress    func(*egress.Options)
 }
 
 // pace is how often and how long things are done. Tests make it faster.

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"inspect/checks/redact"
+	"inspect/envs/egress"
 	"inspect/envs/proc"
 	"inspect/envs/services"
 	"inspect/envs/wire"
@@ -45,6 +46,7 @@ type attempt struct {
 	orders  *orders
 	spec    wire.Spec
 	money   *money
+	meter   *egress.Meter // of all the attempt's proxies
 
 	instructed string // sha256 of the first prompt; set before the agent gets it
 
@@ -99,6 +101,7 @@ func (a *attempt) run(live context.Context) (err error) {
 	if a.spec, err = a.accept(spec); err != nil {
 		return err
 	}
+	a.meter = egress.NewMeter(a.spec.Limits.EgressBytes)
 	if a.events, err = openEventLog(a.spool, a.control, a.red, a.clock, a.log); err != nil {
 		return err
 	}
@@ -183,9 +186,7 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 		return end(a.trouble(ctx, "sandbox", err))
 	}
 	defer work.close()
-	if err := a.serveWays(live, work); err != nil {
-		return end(a.trouble(ctx, "sandbox", err))
-	}
+	a.serveWays(live, work)
 
 	// What the agent writes beside ours must not be in the way of this.
 	if err := a.timed(&times.Sync, func() error { return work.prepare(ctx) }); err != nil {

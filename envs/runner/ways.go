@@ -52,7 +52,7 @@ func (m *money) words() string {
 }
 
 // serveWays serves what the sandbox's ways out lead to, until it is closed.
-func (a *attempt) serveWays(live context.Context, b *box) error {
+func (a *attempt) serveWays(live context.Context, b *box) {
 	ctx, cancel := context.WithCancel(live)
 	b.shut = cancel
 	if l := b.ways[wire.SocketModel]; l != nil {
@@ -66,26 +66,47 @@ func (a *attempt) serveWays(live context.Context, b *box) error {
 			}
 		})
 	}
-	if l := b.ways[wire.SocketEgress]; l != nil {
-		_, noise, err := a.adapter()
-		if err != nil {
-			return err
-		}
-		p, err := egress.New(egress.Options{Allow: a.spec.Egress, Noise: noise, Log: a.log, Decide: func(e wire.Egress) {
-			e.Noise = e.Noise && ownDoing(a.spec.Harness.Kind, e.Command)
-			e.Command = a.events.text(e.Command, 1<<10)
-			a.events.add(wire.EventEgress, e)
-		}})
-		if err != nil {
-			return fmt.Errorf("the egress proxy: %w", err)
-		}
+	if l := b.ways[wire.SocketEgress]; l != nil && b.proxy != nil {
 		b.serving.Go(func() {
-			if err := p.Serve(ctx, l); err != nil && ctx.Err() == nil {
+			if err := b.proxy.Serve(ctx, l); err != nil && ctx.Err() == nil {
 				a.log.Error("the egress proxy ended", "error", err)
 			}
 		})
 	}
-	return nil
+}
+
+// newProxy makes the egress proxy of one sandbox; nil: the environment has none.
+// The secrets it adds are asked for anew, and are nowhere but in its memory.
+func (a *attempt) newProxy(ctx context.Context) (*egress.Proxy, error) {
+	if len(a.spec.Egress) == 0 {
+		return nil, nil
+	}
+	_, noise, err := a.adapter()
+	if err != nil {
+		return nil, err
+	}
+	opt := egress.Options{Allow: a.spec.Egress, Noise: noise, Meter: a.meter, Log: a.log, Decide: func(e wire.Egress) {
+		e.Noise = e.Noise && ownDoing(a.spec.Harness.Kind, e.Command)
+		e.Command = a.events.text(e.Command, 1<<10)
+		a.events.add(wire.EventEgress, e)
+	}}
+	if a.opt.egress != nil {
+		a.opt.egress(&opt)
+	}
+	if len(a.spec.Inject) > 0 {
+		values, err := a.control.secrets(ctx, egress.SecretNames(a.spec.Inject))
+		if err != nil {
+			return nil, secretRefused(err)
+		}
+		if opt.Inject, err = egress.Credentials(a.spec.Inject, values); err != nil {
+			return nil, &secretError{err}
+		}
+	}
+	p, err := egress.New(opt)
+	if err != nil && len(a.spec.Inject) > 0 {
+		err = &secretError{err}
+	}
+	return p, err
 }
 
 // ownDoing says whether it was the agent program itself that asked, and not

@@ -169,6 +169,8 @@ type testNode struct {
 	// of a purpose, counted from 1.
 	onSandbox func(purpose string, n int, sb Sandbox, end <-chan wire.SandboxEnd) (Sandbox, <-chan wire.SandboxEnd, error)
 	onRestore func(ctx context.Context, purpose string) error
+	// addWay, if set, adds ways out to a sandbox.
+	addWay func(ask wire.SandboxRequest, s *sandbox.Spec) map[string]net.Listener
 }
 
 func (n *testNode) clone(purpose string) string { return filepath.Join(n.dir, purpose) }
@@ -193,20 +195,26 @@ func (n *testNode) Beside(ctx context.Context, purpose, name string) (Sandbox, <
 	n.mu.Lock()
 	beside := n.running[purpose]
 	n.mu.Unlock()
-	client, ends, err := n.start(ctx, purpose, beside+"-"+name, beside)
+	client, ends, err := n.start(ctx, purpose, beside+"-"+name, beside, func(*sandbox.Spec) {})
 	if err != nil {
 		return nil, nil, err
 	}
 	return client, ends, nil
 }
 
-func (n *testNode) Sandbox(ctx context.Context, purpose string) (Sandbox, <-chan wire.SandboxEnd, map[string]net.Listener, error) {
+func (n *testNode) Sandbox(ctx context.Context, ask wire.SandboxRequest) (Sandbox, <-chan wire.SandboxEnd, map[string]net.Listener, error) {
+	purpose := ask.Grant
 	n.mu.Lock()
 	n.n++
 	n.starts[purpose]++
 	id, nth := fmt.Sprintf("s%d-%s", n.n, strings.ReplaceAll(filepath.Base(n.dir), "/", "-")), n.starts[purpose]
 	n.mu.Unlock()
-	client, ends, err := n.start(ctx, purpose, id, "")
+	var ways map[string]net.Listener
+	client, ends, err := n.start(ctx, purpose, id, "", func(s *sandbox.Spec) {
+		if n.addWay != nil {
+			ways = n.addWay(ask, s)
+		}
+	})
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -215,25 +223,27 @@ func (n *testNode) Sandbox(ctx context.Context, purpose string) (Sandbox, <-chan
 	n.mu.Unlock()
 	if n.onSandbox != nil {
 		sb, end, err := n.onSandbox(purpose, nth, client, ends)
-		return sb, end, nil, err
+		return sb, end, ways, err
 	}
-	return client, ends, nil, nil
+	return client, ends, ways, nil
 }
 
-func (n *testNode) start(ctx context.Context, purpose, id, beside string) (*stream.Client, <-chan wire.SandboxEnd, error) {
+func (n *testNode) start(ctx context.Context, purpose, id, beside string, more func(*sandbox.Spec)) (*stream.Client, <-chan wire.SandboxEnd, error) {
 	ours, theirs, err := stream.Pair()
 	if err != nil {
 		return nil, nil, err
 	}
 	clone := n.clone(purpose)
-	box, err := n.l.Start(ctx, sandbox.Spec{
+	s := sandbox.Spec{
 		ID: id, Beside: beside, Control: theirs, Limits: n.limits,
 		Mounts: []sandbox.Mount{
 			{Source: clone + "/work", Target: sandbox.Workspace, Writable: true},
 			{Source: clone + "/home", Target: sandbox.Home, Writable: true},
 			{Source: n.sample.mirror, Target: sandbox.MirrorPath},
 		},
-	})
+	}
+	more(&s)
+	box, err := n.l.Start(ctx, s)
 	if err != nil {
 		ours.Close()
 		return nil, nil, err

@@ -147,6 +147,10 @@ type argFiles struct {
 
 func (a *argFiles) add(args ...string) { a.args = append(a.args, args...) }
 
+func (a *argFiles) mkdir(at string)      { a.add("--dir", at) }
+func (a *argFiles) link(to, at string)   { a.add("--symlink", to, at) }
+func (a *argFiles) show(from, at string) { a.add("--ro-bind", from, at) }
+
 // file hands f on and returns its number there.
 func (a *argFiles) file(f *os.File) string {
 	a.files = append(a.files, f)
@@ -175,14 +179,6 @@ func (b *bubblewrap) options(a *argFiles, s Spec, info *os.File) {
 		"--clearenv", "--as-pid-1", "--uid", strconv.Itoa(uid), "--gid", strconv.Itoa(gid),
 		"--hostname", "sandbox", "--info-fd", a.file(info))
 
-	a.add("--ro-bind", "/usr", "/usr")
-	links, dirs := hostRoot()
-	for name, to := range links {
-		a.add("--symlink", to, name)
-	}
-	for _, dir := range dirs {
-		a.add("--ro-bind", dir, dir)
-	}
 	tmp, shm, run := s.tmpfsSizes()
 	a.add("--proc", "/proc", "--dev", "/dev")
 	sized := func(perms string, size int64, dir string) {
@@ -193,14 +189,11 @@ func (b *bubblewrap) options(a *argFiles, s Spec, info *os.File) {
 	sized("0755", run, "/run")
 	sized("0755", 1<<20, "/run/inspect")
 	a.add("--dir", "/var", "--symlink", "/tmp", "/var/tmp", "--symlink", "/run", "/var/run", "--dir", "/etc")
-	for _, e := range b.l.etc {
-		a.add("--ro-bind", e, e)
+	if err := b.l.showPrograms(a, s); err != nil {
+		a.err = err
 	}
 	for name, content := range s.etcFiles() {
 		a.add("--perms", "0444", "--file", a.data([]byte(content)), name)
-	}
-	for _, e := range b.l.opt.Expose {
-		a.add("--ro-bind", e, e)
 	}
 	a.add("--ro-bind", b.l.binary, InitPath)
 	if !s.mounts(Home) {

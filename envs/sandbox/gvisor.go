@@ -183,11 +183,8 @@ func (g *gvisor) config(s Spec, root string, uid, gid int, initArgs []string) (*
 		c.Linux.Namespaces = append(c.Linux.Namespaces, specs.LinuxNamespace{Type: ns})
 	}
 	r := &rootTree{dir: root, spec: c}
-	links, dirs := hostRoot()
-	links["/var/tmp"], links["/var/run"] = "/tmp", "/run"
-	for _, name := range slices.Sorted(maps.Keys(links)) {
-		r.link(links[name], name)
-	}
+	r.link("/tmp", "/var/tmp")
+	r.link("/run", "/var/run")
 	tmp, shm, run := s.tmpfsSizes()
 	mine := []string{fmt.Sprintf("uid=%d", InsideUID), fmt.Sprintf("gid=%d", InsideGID)}
 	r.mount("/proc", specs.Mount{Type: "proc", Source: "proc"})
@@ -197,10 +194,7 @@ func (g *gvisor) config(s Spec, root string, uid, gid int, initArgs []string) (*
 	r.tmpfs("/dev/shm", shm, "1777")
 	r.tmpfs("/tmp", tmp, "1777")
 	r.tmpfs("/run", run, "0755", mine...)
-	r.bind("/usr", "/usr", false)
-	for _, p := range slices.Concat(dirs, g.l.etc, g.l.opt.Expose) {
-		r.bind(p, p, false)
-	}
+	r.do(g.l.showPrograms(r, s))
 	for name, content := range s.etcFiles() {
 		r.file(name, content)
 	}
@@ -238,6 +232,8 @@ func (r *rootTree) link(to, name string) {
 	r.mkdir(path.Dir(name))
 	r.do(os.Symlink(to, filepath.Join(r.dir, name)))
 }
+
+func (r *rootTree) show(from, at string) { r.bind(from, at, false) }
 
 func (r *rootTree) file(name, content string) {
 	r.mkdir(path.Dir(name))

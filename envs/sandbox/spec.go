@@ -73,6 +73,9 @@ type Spec struct {
 	// always 1000, "agent". Root is refused. An ordinary user's launcher can
 	// only use its own.
 	UID, GID int
+	// Root is the tree of an image, shown read-only in place of the programs of
+	// this machine; empty: those. It must not change while the sandbox is.
+	Root string
 	// Mounts beside the system's own. The first that is mounted on Workspace
 	// makes that the working directory.
 	Mounts []Mount
@@ -127,6 +130,9 @@ func (s Spec) check() error {
 		if !path.IsAbs(f.Socket) || path.Clean(f.Socket) != f.Socket || strings.ContainsRune(f.Socket, 0) {
 			return fmt.Errorf("%q is not an absolute path in its shortest form", f.Socket)
 		}
+	}
+	if s.Root != "" && (!path.IsAbs(s.Root) || path.Clean(s.Root) != s.Root || strings.ContainsRune(s.Root, 0)) {
+		return fmt.Errorf("%q is not an absolute path in its shortest form", s.Root)
 	}
 	seen := []string{"/", "/usr", "/etc", "/proc", "/dev", "/run", "/tmp", "/run/inspect", InitPath, SocketDir}
 	for _, m := range s.Mounts {

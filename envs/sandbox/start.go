@@ -49,6 +49,11 @@ func (l *Launcher) start(ctx context.Context, s Spec) (_ *Sandbox, err error) {
 	if err := reachable(l.binary, uid, gid, 5); err != nil {
 		return nil, fmt.Errorf("the inspect binary: %w; move it, or set a run directory", err)
 	}
+	if s.Root != "" {
+		if err := reachable(s.Root, uid, gid, 5); err != nil {
+			return nil, fmt.Errorf("the image: %w", err)
+		}
+	}
 	for _, m := range s.Mounts {
 		if err := reachable(m.Source, uid, gid, 0); err != nil {
 			return nil, fmt.Errorf("mount %s: %w", m.Target, err)

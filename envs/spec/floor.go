@@ -3,6 +3,7 @@ package spec
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"strings"
 
 	"gopkg.in/yaml.v3"
@@ -34,11 +35,17 @@ type FloorKeys struct {
 	Models    []string // doublestar patterns
 	Harnesses []string // kinds
 	Data      []string // provenances
+	Secrets   []string // names, in which * stands for any part
 	Limits    Limits
 	Protected []string // added to those of a repository
 	MaxFiles  int
 	MaxBytes  int64
+	Images    []string // doublestar patterns of registry/repository
+	Sandbox   string   // the least tier of sandboxes, of Tiers; empty: any
 }
+
+// Tiers of sandboxes a floor can ask for, the weaker first.
+func Tiers() []string { return []string{"bubblewrap", "gvisor"} }
 
 // ParseFloor reads a policy file. With problems the Floor must not be used.
 func ParseFloor(body []byte) (Floor, Problems) {
@@ -60,6 +67,8 @@ func ParseFloor(body []byte) (Floor, Problems) {
 	return f, nil
 }
 
+var secretPattern = regexp.MustCompile(`^[A-Z*][A-Z0-9_*]{0,63}$`)
+
 // floorSchema shares with .inspect.yml what bounds the same values.
 func floorSchema() field {
 	file := schema().fields
@@ -76,14 +85,19 @@ func floorSchema() field {
 			return plainPattern(s) && (s == "**" || strings.Contains(s, "/"))
 		}}
 	}
+	image := pattern("a pattern of images like registry.example/dev/* (a * does not reach over a /, ** does)")
 	model := pattern("a pattern of models like anthropic/* (a * does not reach over a /, ** does)")
+	secret := field{kind: kindText, help: "the name of a secret, or a pattern like NPM_*", check: secretPattern.MatchString}
 	keys := map[string]field{
 		"egress":    {kind: kindList, help: "a list of hosts and ecosystems", max: 200, item: &host},
 		"limits":    file["limits"],
 		"models":    {kind: kindList, help: "a list of patterns of models", max: 100, item: &model},
 		"harnesses": {kind: kindList, help: "a list of kinds of harness", item: &harness},
 		"data":      {kind: kindList, help: "a list of provenances", item: &provenance},
+		"secrets":   {kind: kindList, help: "a list of names of secrets", max: 200, item: &secret},
 		"publish":   publish,
+		"images":    {kind: kindList, help: "a list of patterns of images", max: 100, item: &image},
+		"sandbox":   {kind: kindText, help: "the least tier of sandboxes, bubblewrap or gvisor", only: Tiers()},
 	}
 	repository := maps.Clone(keys)
 	repository["match"] = pattern("a pattern of owner/name like octocat/* (a * does not reach over a /, ** does)")
@@ -133,6 +147,9 @@ func buildFloorKeys(n *yaml.Node) FloorKeys {
 	list("models", &k.Models)
 	list("harnesses", &k.Harnesses)
 	list("data", &k.Data)
+	list("secrets", &k.Secrets)
+	list("images", &k.Images)
+	text(child(n, "sandbox"), &k.Sandbox)
 	buildLimits(child(n, "limits"), &k.Limits)
 	publish := child(n, "publish")
 	texts(child(publish, "protected"), &k.Protected)

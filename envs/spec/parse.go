@@ -279,6 +279,7 @@ func (v *validator) crossCheck(root *yaml.Node) {
 // build fills a Spec from a tree that has been validated.
 func build(root *yaml.Node) Spec {
 	s := Default()
+	text(child(root, "image"), &s.Image)
 	s.Setup = steps(child(root, "setup"))
 	data := child(root, "data")
 	text(child(data, "provenance"), &s.Data.Provenance)
@@ -340,6 +341,7 @@ func buildLimits(n *yaml.Node, l *Limits) {
 	}
 	size(child(n, "memory"), &l.MemoryBytes)
 	size(child(n, "disk"), &l.DiskBytes)
+	size(child(n, "egress"), &l.EgressBytes)
 	number(child(n, "pids"), &l.Pids)
 	if timeout := child(n, "timeout"); timeout != nil {
 		l.Timeout, _ = time.ParseDuration(timeout.Value)

@@ -61,7 +61,7 @@ func schema() field {
 	host := field{kind: kindText, help: egressHelp, examples: ecosystems, max: 300, problem: func(s string) string { return EgressProblem(strings.ToLower(s)) }}
 	return field{kind: kindMap, help: "a map", fields: map[string]field{
 		"version": {kind: kindInt, help: "the number 1", only: []string{"1"}, required: true},
-		"image":   {kind: kindText, help: "an image by digest (name@sha256:…)", check: regexp.MustCompile(`@sha256:[0-9a-f]{64}$`).MatchString, later: true},
+		"image":   {kind: kindText, help: "an image by digest (name@sha256:…)", check: imageName.MatchString, max: 328},
 		"setup":   {kind: kindList, help: "a list of shell lines", item: &step, max: 50},
 		"data": {kind: kindMap, help: "a map", fields: map[string]field{
 			"provenance": {kind: kindText, help: "synthetic, scrubbed or production", only: []string{"synthetic", "scrubbed", "production"}, required: true},
@@ -93,6 +93,7 @@ func schema() field {
 			"memory":             {kind: kindSize, help: "a size like 4GiB, from 64MiB to 1TiB", check: sizeBetween(64<<20, 1<<40)},
 			"pids":               {kind: kindInt, help: "a number from 16 to 32768", check: between(16, 32768)},
 			"disk":               {kind: kindSize, help: "a size like 10GiB, from 16MiB to 10TiB", check: sizeBetween(16<<20, 10<<40)},
+			"egress":             {kind: kindSize, help: "a size like 10GiB, from 1MiB to 1TiB", check: sizeBetween(1<<20, 1<<40)},
 			"timeout":            {kind: kindDuration, help: "a duration like 45m, from 10s to 24h", check: durationBetween(10*time.Second, 24*time.Hour)},
 			"concurrent":         {kind: kindInt, help: "a number from 1 to 1000", check: between(1, 1000)},
 			"budget_usd":         {kind: kindNumber, help: "an amount in US dollars from 0.01 to 100000, with at most three decimals", check: budget},
@@ -131,6 +132,10 @@ func schema() field {
 		}},
 	}}
 }
+
+// imageName is how an image is named: by its registry, if it has one there, its
+// name, perhaps a tag, and the digest, which alone decides.
+var imageName = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9._:/-]{0,254}@sha256:[0-9a-f]{64}$`)
 
 var secretName = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,63}$`)
 

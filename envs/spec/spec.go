@@ -19,6 +19,7 @@ const FileName = ".inspect.yml"
 // with each session, so that a later change of the file changes nothing that runs.
 type Spec struct {
 	Version  int       `json:"version"`
+	Image    string    `json:"image,omitempty"` // name@sha256:…; empty: the node's own programs
 	Setup    []Step    `json:"setup,omitempty"`
 	Data     Data      `json:"data,omitzero"`
 	Services []Service `json:"services,omitempty"` // in the order of the file, which is the order they start in
@@ -131,11 +132,12 @@ type Data struct {
 type Limits struct {
 	CPU         float64       `json:"cpu"` // cores
 	MemoryBytes int64         `json:"memory_bytes"`
-	Pids        int64         `json:"pids"`       // processes and threads
-	DiskBytes   int64         `json:"disk_bytes"` // what a session may add to its clone
-	Timeout     time.Duration `json:"timeout"`    // of the harness's work, nanoseconds in JSON
-	Concurrent  int           `json:"concurrent"` // sessions of this repository at once
-	Budget      Money         `json:"budget"`     // of the session's model calls
+	Pids        int64         `json:"pids"`         // processes and threads
+	DiskBytes   int64         `json:"disk_bytes"`   // what a session may add to its clone
+	EgressBytes int64         `json:"egress_bytes"` // through the egress proxy, in both directions together
+	Timeout     time.Duration `json:"timeout"`      // of the harness's work, nanoseconds in JSON
+	Concurrent  int           `json:"concurrent"`   // sessions of this repository at once
+	Budget      Money         `json:"budget"`       // of the session's model calls
 }
 
 // Harness says which agent works. After Parse an empty Kind means the
@@ -176,8 +178,9 @@ type Publish struct {
 	MaxBytes  int64    `json:"max_bytes"` // of the patch
 }
 
-// AlwaysProtected are globs no repository can take away.
-var alwaysProtected = []string{".github/**"}
+// AlwaysProtected are globs no repository can take away. .lfsconfig says where
+// everybody's git-lfs fetches from, with their credentials.
+var alwaysProtected = []string{".github/**", ".lfsconfig"}
 
 // AlwaysProtected returns the globs that are protected whatever the file says.
 func AlwaysProtected() []string { return append([]string(nil), alwaysProtected...) }
@@ -193,7 +196,7 @@ func Default() Spec {
 	return Spec{
 		Version: 1,
 		Limits: Limits{
-			CPU: 2, MemoryBytes: 4 << 30, Pids: 512, DiskBytes: 10 << 30,
+			CPU: 2, MemoryBytes: 4 << 30, Pids: 512, DiskBytes: 10 << 30, EgressBytes: 10 << 30,
 			Timeout: 45 * time.Minute, Concurrent: 4, Budget: 5 * Dollar,
 		},
 		Publish:  Publish{Prefix: "inspect", MaxFiles: 100, MaxBytes: 4 << 20},
@@ -221,7 +224,8 @@ func (s Spec) EnvironmentDigest() string {
 		Load     []Step      `json:"load,omitempty"`
 		Egress   []string    `json:"egress,omitempty"`
 		Inject   []Injection `json:"inject,omitempty"`
-	}{2, s.Setup, s.Services, s.Data.Load, s.Egress, s.Inject})
+		Image    string      `json:"image,omitempty"`
+	}{2, s.Setup, s.Services, s.Data.Load, s.Egress, s.Inject, s.Image})
 	if err != nil {
 		panic("spec: strings always marshal: " + err.Error())
 	}

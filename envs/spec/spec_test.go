@@ -21,7 +21,7 @@ egress: [go, NPM, "*.Internal.example:443", nexus:8081]
 verify:
   - {name: unit, run: "go test -json ./...", report: gotest}
   - {name: lint, run: make lint}
-limits: {cpu: 1.5, memory: 512MiB, pids: 64, disk: 1GiB, timeout: 5m, concurrent: 2, budget_usd: 2.125}
+limits: {cpu: 1.5, memory: 512MiB, pids: 64, disk: 1GiB, egress: 2GiB, timeout: 5m, concurrent: 2, budget_usd: 2.125}
 harness: {kind: command, command: "fix-it --fast", model: anthropic/claude-sonnet}
 publish: {prefix: robots, draft: true, push: stacked, protected: ["**/migrations/**"], max_files: 7, max_bytes: 1MiB, four_eyes: false, signed: never}
 triggers: {labels: [inspect, "help wanted"], commands: write, on_buildkite_failure: false}
@@ -39,7 +39,7 @@ triggers: {labels: [inspect, "help wanted"], commands: write, on_buildkite_failu
 		},
 		Egress:   []string{"go", "npm", "*.internal.example:443", "nexus:8081"},
 		Verify:   []Verify{{Name: "unit", Run: "go test -json ./...", Report: "gotest"}, {Name: "lint", Run: "make lint", Report: "exit"}},
-		Limits:   Limits{CPU: 1.5, MemoryBytes: 512 << 20, Pids: 64, DiskBytes: 1 << 30, Timeout: 5 * time.Minute, Concurrent: 2, Budget: 2125 * Dollar / 1000},
+		Limits:   Limits{CPU: 1.5, MemoryBytes: 512 << 20, Pids: 64, DiskBytes: 1 << 30, EgressBytes: 2 << 30, Timeout: 5 * time.Minute, Concurrent: 2, Budget: 2125 * Dollar / 1000},
 		Harness:  Harness{Kind: "command", Command: "fix-it --fast", Model: "anthropic/claude-sonnet"},
 		Publish:  Publish{Prefix: "robots", Protected: []string{"**/migrations/**"}, MaxFiles: 7, MaxBytes: 1 << 20},
 		Triggers: Triggers{Labels: []string{"inspect", "help wanted"}, Commands: "write"},
@@ -112,12 +112,13 @@ func TestProblems(t *testing.T) {
 		{"other version", "version: 2\n", `line 1: version: expected the number 1, but found "2"`},
 		{"version as text", "version: \"1\"\n", `line 1: version: expected the number 1, but found "1"`},
 		{"unknown key", "version: 1\n\nsetpu: []\n", "line 3: setpu: unknown key; did you mean setup?"},
-		{"unknown nested key", "version: 1\nlimits:\n  ram: 4GiB\n", "line 3: limits.ram: unknown key; expected one of budget_usd, concurrent, cpu, disk, memory, open_pull_requests, pids, timeout"},
+		{"unknown nested key", "version: 1\nlimits:\n  ram: 4GiB\n", "line 3: limits.ram: unknown key; expected one of budget_usd, concurrent, cpu, disk, egress, memory, open_pull_requests, pids, timeout"},
 		{"wrong type", "version: 1\nsetup: make\n", `line 2: setup: expected a list of shell lines, but found "make"`},
 		{"list for map", "version: 1\nlimits: [1]\n", "line 2: limits: expected a map, but found a list"},
 		{"number for text", "version: 1\nsetup: [7]\n", `line 2: setup[0]: expected a shell line, but found "7"`},
 		{"null", "version: 1\nlimits:\n", "line 2: limits: expected a map, but found nothing"},
 		{"impossible size", "version: 1\nlimits: {memory: 4GB}\n", `line 2: limits.memory: expected a size like 4GiB, from 64MiB to 1TiB, but found "4GB"`},
+		{"too little egress", "version: 1\nlimits: {egress: 1023KiB}\n", `line 2: limits.egress: expected a size like 10GiB, from 1MiB to 1TiB, but found "1023KiB"`},
 		{"impossible duration", "version: 1\nlimits: {timeout: 1s}\n", `line 2: limits.timeout: expected a duration like 45m, from 10s to 24h, but found "1s"`},
 		{"negative", "version: 1\nlimits: {pids: -5}\n", `line 2: limits.pids: expected a number from 16 to 32768, but found "-5"`},
 		{"not a number", "version: 1\nlimits: {cpu: .nan}\n", `line 2: limits.cpu: expected a number of cores from 0.1 to 256, but found ".nan"`},
@@ -147,7 +148,8 @@ func TestProblems(t *testing.T) {
 		{"secret of a wrong form", "version: 1\nservices:\n  a: {command: x, secrets: [token]}\n", `line 3: services.a.secrets[0]: expected the name of a secret: upper-case letters, digits and '_', but found "token"`},
 		{"step without a line", "version: 1\nsetup: [{secrets: [TOKEN]}]\n", "line 2: setup[0].run: expected a shell line; the key is missing"},
 		{"egress wrong too", "version: 1\negress: [{host: a.example}]\n", "line 2: egress[0].header_from: expected the name of a secret: upper-case letters, digits and '_'; the key is missing"},
-		{"image", "version: 1\nimage: a/b@sha256:" + strings.Repeat("0", 64) + "\n", "line 2: image: not supported yet"},
+		{"image by tag", "version: 1\nimage: a/b:latest\n", `line 2: image: expected an image by digest (name@sha256:…), but found "a/b:latest"`},
+		{"image with an option", "version: 1\nimage: \"--x@sha256:" + strings.Repeat("0", 64) + "\"\n", "line 2: image: expected an image by digest"},
 		{"refresh", "version: 1\nrefresh: {every: 30m}\n", "line 2: refresh: not supported yet"},
 		{"junit", "version: 1\nverify: [{name: e, run: x, report: \"junit:*.xml\"}]\n", `line 2: verify[0].report: "junit:*.xml" is not supported yet`},
 		{"screenshot", "version: 1\nverify: [{name: e, screenshot: \"http://127.0.0.1/\"}]\n", "line 2: verify[0].screenshot: not supported yet"},

@@ -82,6 +82,7 @@ type RefreshWork struct {
 	Remote       Remote        `json:"remote"`
 	Commit       string        `json:"commit"`
 	ConfigDigest string        `json:"config_digest"`
+	Image        string        `json:"image,omitempty"` // name@sha256:…, in place of the node's programs
 	Setup        []Step        `json:"setup"`
 	Services     []Service     `json:"services,omitempty"`
 	Load         []Step        `json:"load,omitempty"`   // fills the services with data, after setup
@@ -135,7 +136,8 @@ type Grant struct {
 	Purpose      string    `json:"purpose"` // "work" or "verify": each has a clone of its own
 	Environment  string    `json:"environment"`
 	Snapshot     string    `json:"snapshot"`
-	RepositoryID int64     `json:"repository_id"` // whose mirror may be mounted read-only
+	RepositoryID int64     `json:"repository_id"`   // whose mirror may be mounted read-only
+	Image        string    `json:"image,omitempty"` // name@sha256:…, in place of the node's programs
 	Limits       Limits    `json:"limits"`
 	PeerUID      int       `json:"peer_uid"`          // uid of the runner that may use it
 	Tier         string    `json:"tier,omitempty"`    // TierBubblewrap, TierGVisor: the least the sandbox may be; empty: any
@@ -201,6 +203,10 @@ type SandboxRequest struct {
 	// In it runs one command that has secrets in its environment. Up to 40
 	// lower-case letters, digits, '-' and '_'; empty: the sandbox itself.
 	Beside string `json:"beside,omitempty"`
+	// Authority is the certificate, in PEM, of the authority of the caller's
+	// egress proxy, which adds credentials. The sandbox trusts it beside the
+	// node's own. Empty: there is none.
+	Authority string `json:"authority,omitempty"`
 }
 
 // SandboxReply is the one line of JSON that answers a SandboxRequest. With its

@@ -56,6 +56,7 @@ type Spec struct {
 	SnapshotID     string `json:"snapshot_id"`
 	SnapshotCommit string `json:"snapshot_commit"`
 	Environment    string `json:"environment"`
+	Image          string `json:"image,omitempty"` // name@sha256:…, whose programs are inside; empty: the node's
 
 	// Prompt is what the harness is given first, with InstructionsMark where the
 	// repository's own instructions go, which are read at InstructionsSHA, a
@@ -178,6 +179,7 @@ type Limits struct {
 	DiskBytes   int64         `json:"disk_bytes"`
 	Timeout     time.Duration `json:"timeout"`      // nanoseconds, of the harness's work
 	OutputBytes int64         `json:"output_bytes"` // kept of one command's output
+	EgressBytes int64         `json:"egress_bytes"` // through the proxy, in both directions together
 }
 
 // Event kinds the runner sends. Data is a JSON object by kind, see the types below.
@@ -193,6 +195,7 @@ const (
 	EventPrompt  = "prompt"  // Prompted: the agent was given a prompt or is done with one
 	EventUsage   = "usage"   // Usage: one settled model call; written by the control plane only
 	EventEgress  = "egress"  // Egress: one decision of the proxy
+	EventUse     = "use"     // EgressUse: at the end of each sandbox that had the proxy
 	EventService = "service" // ServiceState
 )
 
@@ -280,6 +283,15 @@ type Egress struct {
 	Reason  string `json:"reason,omitempty"`  // why it was refused
 	Command string `json:"command,omitempty"` // what asked, as the sandbox says
 	Noise   bool   `json:"noise,omitempty"`   // the harness's own doing, not the agent's
+	Secret  string `json:"secret,omitempty"`  // name of the credential that the proxy added
+}
+
+// EgressUse is what has gone through an attempt's egress proxies until now, in
+// bytes.
+type EgressUse struct {
+	Sent     int64 `json:"sent"` // out of the sandboxes
+	Received int64 `json:"received"`
+	Limit    int64 `json:"limit,omitempty"` // of both together; 0: none
 }
 
 // EgressNotListed is the Reason of a refusal that an entry under egress in
@@ -391,7 +403,7 @@ const (
 	ReasonSetup            = "setup" // setup failed
 	ReasonBundleTooLarge   = "bundle_too_large"
 	ReasonService          = "service" // a declared service did not become ready
-	ReasonSecret           = "secret"  // a secret that is named is missing or not allowed
+	ReasonSecret           = "secret"  // a secret that the environment names cannot be had or used
 	ReasonModel            = "model"   // the model could not be reached or gave nothing usable
 )
 

@@ -196,7 +196,7 @@ func (c *checker) event(e Event) error {
 	if gone := c.record.Removed; gone != nil && e.Seq >= 1 && e.Seq <= gone.Count {
 		return nil // its removal is under way
 	}
-	data, exact, err := canonical(e.Data)
+	data, exact, err := canonical(e.Data, asIs)
 	if err != nil {
 		data = nil
 	}
@@ -260,7 +260,7 @@ func (c *checker) explain(m *misfit, source Source) error {
 		// Behind an event in its old place, and behind one that changed places with it.
 		try(e.Hash, e.Seq+1)
 		try(e.Hash, e.Seq)
-		data, _, err := canonical(e.Data)
+		data, _, err := canonical(e.Data, asIs)
 		if err != nil || e.Session != c.record.Session {
 			return nil
 		}

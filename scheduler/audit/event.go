@@ -56,14 +56,22 @@ func (e *Event) Seal(prev []byte) (err error) {
 // as jsonb: keys sorted, whole numbers digit by digit, others as float64 prints
 // them, no NUL characters, which Postgres cannot hold.
 func Canonical(raw []byte) (json.RawMessage, error) {
-	data, _, err := canonical(raw)
+	return CanonicalTexts(raw, asIs)
+}
+
+func asIs(s string) string { return s }
+
+// CanonicalTexts is the canonical form of a value whose texts, keys aside, went
+// through a function.
+func CanonicalTexts(raw []byte, text func(string) string) (json.RawMessage, error) {
+	data, _, err := canonical(raw, text)
 	return data, err
 }
 
 // canonical also tells whether the numbers of raw are canonical, or written as
 // Postgres writes canonical ones. If not, they were written by somebody else:
 // the canonical form of 1.0 is that of 1.
-func canonical(raw []byte) (data json.RawMessage, exact bool, err error) {
+func canonical(raw []byte, text func(string) string) (data json.RawMessage, exact bool, err error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	var v any
@@ -73,7 +81,7 @@ func canonical(raw []byte) (data json.RawMessage, exact bool, err error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, false, errors.New("more than one value")
 	}
-	c := cleaner{exact: true}
+	c := cleaner{text: text, exact: true}
 	if v, err = c.clean(v, 0); err != nil {
 		return nil, false, err
 	}
@@ -84,7 +92,10 @@ func canonical(raw []byte) (data json.RawMessage, exact bool, err error) {
 // maxDepth of an event's data; ours have three levels.
 const maxDepth = 16
 
-type cleaner struct{ exact bool }
+type cleaner struct {
+	text  func(string) string
+	exact bool
+}
 
 func (c *cleaner) clean(v any, depth int) (any, error) {
 	if depth > maxDepth {
@@ -93,7 +104,7 @@ func (c *cleaner) clean(v any, depth int) (any, error) {
 	var err error
 	switch x := v.(type) {
 	case string:
-		return strings.ReplaceAll(x, "\x00", "\uFFFD"), nil
+		return strings.ReplaceAll(c.text(x), "\x00", "\uFFFD"), nil
 	case json.Number:
 		return c.number(x)
 	case []any:

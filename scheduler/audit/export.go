@@ -134,7 +134,7 @@ func (x *Exporter) line(v any) error {
 
 // Line is the event as a line of an export, which is safe on a terminal.
 func (e Event) Line() ([]byte, error) {
-	data, exact, err := canonical(e.Data)
+	data, exact, err := canonical(e.Data, asIs)
 	if err != nil || !exact {
 		data = e.Data // which no check of the export will take for what was recorded
 	}

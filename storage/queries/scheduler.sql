@@ -187,3 +187,10 @@ WHERE guid = sqlc.arg(guid) AND status = 'pending';
 SELECT EXISTS (
   SELECT 1 FROM effects WHERE session_id = $1 AND (key LIKE '%/push' OR key LIKE '%/pull')
 )::boolean;
+
+-- name: SetSessionSpec :exec
+-- The operator's policy was tightened since: less counts, never more.
+UPDATE sessions SET spec = sqlc.arg(spec), budget = LEAST(budget, sqlc.arg(budget)::bigint) WHERE id = sqlc.arg(id);
+
+-- name: GetEnvironment :one
+SELECT * FROM environments WHERE id = $1;

@@ -260,3 +260,40 @@ func Dir(t testing.TB) string {
 	}
 	return dir
 }
+
+// Dump is all rows of all tables as text, one a line, to look for what must
+// not be there. Bytes are in hexadecimal.
+func Dump(t testing.TB, db *storage.DB) string {
+	t.Helper()
+	var b strings.Builder
+	tables, err := db.SQL().Query("SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tables.Close()
+	for tables.Next() {
+		var name string
+		if err := tables.Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := db.SQL().Query("SELECT x::text FROM " + name + " x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rows.Next() {
+			var row string
+			if err := rows.Scan(&row); err != nil {
+				t.Fatal(err)
+			}
+			b.WriteString(name + " " + row + "\n")
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
+		_ = rows.Close()
+	}
+	if err := tables.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}

@@ -60,6 +60,8 @@ func (f forge) CreatePullRequest(context.Context, github.Repo, github.NewPullReq
 	return github.PullRequest{}, errNoForge
 }
 
+func (f forge) RevokeToken(context.Context, wire.GitToken) {}
+
 func (f forge) PushToken(context.Context, int64) (wire.GitToken, error) {
 	return wire.GitToken{}, errNoForge
 }
@@ -105,6 +107,8 @@ func (e effects) Report(ctx context.Context, s storage.Session) error {
 	_, err := e.publisher.Keep(ctx, s)
 	return err
 }
+
+func (e effects) GitTokenDone(context.Context, int64) {}
 
 func (e effects) GitToken(context.Context, int64) (wire.GitToken, error) {
 	return wire.GitToken{}, errNoForge

@@ -72,7 +72,7 @@ type Running struct {
 // Sandbox starts a sandbox over the grant's clone, which must have been
 // restored. An earlier one of the same clone is ended. Errors as for Restore.
 func Sandbox(ctx context.Context, socket, grant string) (Running, error) {
-	return running(ctx, socket, wire.SandboxRequest{Grant: grant})
+	return Start(ctx, socket, wire.SandboxRequest{Grant: grant})
 }
 
 // Beside starts a compartment of the grant's sandbox, which must be running:
@@ -80,13 +80,14 @@ func Sandbox(ctx context.Context, socket, grant string) (Running, error) {
 // earlier one of that name is ended. It ends with its sandbox at the latest.
 // Errors as for Restore.
 func Beside(ctx context.Context, socket, grant, name string) (Running, error) {
-	return running(ctx, socket, wire.SandboxRequest{Grant: grant, Beside: name})
+	return Start(ctx, socket, wire.SandboxRequest{Grant: grant, Beside: name})
 }
 
-func running(ctx context.Context, socket string, req wire.SandboxRequest) (Running, error) {
+// Start is Sandbox with all that can be asked for.
+func Start(ctx context.Context, socket string, ask wire.SandboxRequest) (Running, error) {
 	var r Running
 	err := insist(ctx, "start a sandbox", func(ctx context.Context) error {
-		near, c, sockets, err := start(ctx, socket, req)
+		near, c, sockets, err := start(ctx, socket, ask)
 		if err != nil {
 			return err
 		}
@@ -167,7 +168,7 @@ func refusal(reply []byte, otherwise string) error {
 }
 
 // start sends one sandbox request with the far end of a new control stream.
-func start(ctx context.Context, socket string, req wire.SandboxRequest) (near io.ReadWriteCloser, conn *net.UnixConn, sockets map[string]net.Listener, err error) {
+func start(ctx context.Context, socket string, ask wire.SandboxRequest) (near io.ReadWriteCloser, conn *net.UnixConn, sockets map[string]net.Listener, err error) {
 	c, err := connect(ctx, socket)
 	if err != nil {
 		return nil, nil, nil, err
@@ -189,7 +190,7 @@ func start(ctx context.Context, socket string, req wire.SandboxRequest) (near io
 	}()
 	_ = c.SetDeadline(time.Now().Add(startTimeout))
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-	line, err := json.Marshal(req)
+	line, err := json.Marshal(ask)
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -24,6 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"inspect/envs/image/unpack"
 	"inspect/envs/sandbox/forward"
 	"inspect/envs/sandbox/search"
 )
@@ -60,7 +61,9 @@ const spareThreads = 16 + forward.Threads
 //	               a port of the loopback that leads to a socket; may be repeated
 //
 // With the first argument "dial" it is a connection to the loopback, see
-// dialMain. With "search" it looks for secrets, see package search. With the first argument "exec" it is the short-lived step between the init
+// dialMain. With "search" it looks for secrets, see package search; with
+// "unpack" it makes a root file system of an image, see package unpack. With
+// the first argument "exec" it is the short-lived step between the init
 // and a command with limits of its own, see execArgs.
 func Main(args []string) int {
 	if len(args) > 0 && args[0] == execWord {
@@ -71,6 +74,9 @@ func Main(args []string) int {
 	}
 	if len(args) > 0 && args[0] == search.Word {
 		return complain(search.Main(os.Stdin, os.Stdout))
+	}
+	if len(args) > 0 && args[0] == unpack.Word {
+		return complain(unpack.Main(args[1:]))
 	}
 	// First of all: nothing else runs in the sandbox yet, and from here on
 	// nothing in it can look into this process.

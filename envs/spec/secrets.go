@@ -1,0 +1,42 @@
+package spec
+
+import (
+	"maps"
+	"slices"
+)
+
+// SecretNames are the names of all secrets that the environment names, each
+// once, sorted.
+func (s Spec) SecretNames() []string {
+	names := s.workNames()
+	for _, steps := range [][]Step{s.Setup, s.Data.Load} {
+		for _, step := range steps {
+			add(names, step.Secrets...)
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// WorkSecretNames are those that are needed after the snapshot was prepared,
+// for the agent's work and for verification.
+func (s Spec) WorkSecretNames() []string { return slices.Sorted(maps.Keys(s.workNames())) }
+
+func (s Spec) workNames() map[string]bool {
+	names := map[string]bool{}
+	for _, v := range s.Services {
+		add(names, v.Secrets...)
+	}
+	for _, v := range s.Verify {
+		add(names, v.Secrets...)
+	}
+	for _, i := range s.Inject {
+		add(names, i.Secret)
+	}
+	return names
+}
+
+func add(set map[string]bool, names ...string) {
+	for _, n := range names {
+		set[n] = true
+	}
+}
