@@ -35,6 +35,7 @@ test-cgroup2: setup
 bench:
 	@.ci/setup tests
 	go test -run '^$$' -bench . -benchtime 50x ./envs/gateway/... ./envs/harness/opencode/...
+	go test -run '^$$' -bench True -benchtime 20x ./envs/sandbox
 
 lint:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt would change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

@@ -110,10 +110,6 @@ func (r *Redactor) rebuild() {
 	r.replace = strings.NewReplacer(pairs...)
 }
 
-// Forms are the spellings of a secret by which it is found: the value itself,
-// URL-encoded, in base64 whatever stands around it there.
-func Forms(secret string) []string { return forms(secret) }
-
 // forms are the spellings of a secret that are looked for.
 func forms(secret string) []string {
 	out := []string{secret}

@@ -41,6 +41,7 @@ type serveConfig struct {
 	Programs       []string
 	Expose         []string
 	Limits         string
+	Sandbox        tierFlags
 	MaxSessions    int
 	SandboxUID     int
 	RunnerUID      int
@@ -74,6 +75,7 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.Programs, "program", nil, "NAME=PATH of an agent's native program; default: found on PATH")
 	f.StringSliceVar(&c.Expose, "expose", nil, "host directories that sandboxes may read, at the same path")
 	f.StringVar(&c.Limits, "limits", "enforce", "enforce, or best-effort where cgroups cannot be had")
+	c.Sandbox.flags(f)
 	f.IntVar(&c.MaxSessions, "max-sessions", 4, "sessions at once, of all repositories together")
 	f.IntVar(&c.SandboxUID, "sandbox-uid", 64001, "account id of sandboxes when started as root")
 	f.IntVar(&c.RunnerUID, "runner-uid", 64002, "account id of runners when started as root")
@@ -119,6 +121,9 @@ func (c *serveConfig) check() error {
 		return usagef("--harness command needs --harness-command")
 	case len(c.Labels) == 0:
 		return usagef("--label: expected at least one label")
+	}
+	if err := c.Sandbox.check(); err != nil {
+		return err
 	}
 	data, err := filepath.Abs(c.Data)
 	if err != nil {

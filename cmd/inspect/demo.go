@@ -19,6 +19,7 @@ import (
 func demoCommand() *cobra.Command {
 	o := demo.Options{Out: os.Stdout}
 	var verbose bool
+	var tier tierFlags
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Play the whole story on this machine, with a GitHub of its own",
@@ -40,6 +41,10 @@ func demoCommand() *cobra.Command {
 			case !slices.Contains(demo.Modes(), o.Mode):
 				return usagef("--agent-mode: expected one of %s, but found %q", strings.Join(demo.Modes(), ", "), o.Mode)
 			}
+			if err := tier.check(); err != nil {
+				return err
+			}
+			o.Sandbox = tier.args()
 			o.Err = io.Discard
 			if verbose {
 				o.Err = os.Stderr
@@ -68,5 +73,6 @@ func demoCommand() *cobra.Command {
 	f.StringVar(&o.Mode, "agent-mode", "ok", "how the scripted agent behaves")
 	f.DurationVar(&o.Delay, "agent-delay", time.Second, "how long the scripted agent thinks")
 	f.StringVar(&o.Limits, "limits", "", "enforce or best-effort (default: enforce as root)")
+	tier.flags(f)
 	return cmd
 }

@@ -39,13 +39,14 @@ type house struct {
 	undo       []func() // what takes it down, newest last
 }
 
-// houses builds houses with the given models.
-func houses(models gateway.Config) try.Opener {
+// houses builds houses with the given models and sandboxes.
+func houses(models gateway.Config, tier tierFlags) try.Opener {
 	return func(ctx context.Context, o try.HouseOptions) (*try.House, error) {
 		h := &house{
 			ctx: context.WithoutCancel(ctx), failed: make(chan error, 8),
 			log: slog.New(slog.NewTextHandler(o.Log, nil)), pricesAsOf: models.PricesAsOf,
 		}
+		h.config.Sandbox = tier
 		out, err := h.open(ctx, o, models)
 		if err != nil {
 			h.close()
@@ -94,7 +95,7 @@ func (h *house) within(d time.Duration) (context.Context, context.CancelFunc) {
 
 func (h *house) open(ctx context.Context, o try.HouseOptions, models gateway.Config) (*try.House, error) {
 	h.config = serveConfig{
-		Data: o.Data, Git: fileURL(o.Origins), Expose: o.Expose, Limits: o.Limits, LogFormat: "text",
+		Data: o.Data, Git: fileURL(o.Origins), Expose: o.Expose, Limits: o.Limits, Sandbox: h.config.Sandbox, LogFormat: "text",
 		SandboxUID: 64001, RunnerUID: 64002, EgressUID: 64003,
 	}
 	if me := os.Getuid(); os.Geteuid() != 0 {

@@ -29,6 +29,7 @@ import (
 type nodeConfig struct {
 	name, root, control, tokenFile, grantKey, gitBase, owner, cgroups, limits string
 	expose                                                                    []string
+	sandbox                                                                   tierFlags
 	sandboxUID, egressUID, parent                                             int
 	log                                                                       string
 }
@@ -52,6 +53,7 @@ func nodeCommand() *cobra.Command {
 	f.StringVar(&c.cgroups, "cgroup-root", "/inspect", "control group of sandboxes")
 	f.StringVar(&c.limits, "limits", "enforce", "enforce or best-effort")
 	f.StringSliceVar(&c.expose, "expose", nil, "host directories that sandboxes may read")
+	c.sandbox.flags(f)
 	f.IntVar(&c.sandboxUID, "sandbox-uid", 64001, "account id of sandboxes")
 	f.IntVar(&c.egressUID, "egress-uid", 64003, "account id of the proxies of setup")
 	f.IntVar(&c.parent, "parent", 0, "end, with everything that runs here, when the process with this id, which started this one, has ended")
@@ -95,6 +97,9 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	if c.owner == "" {
 		return usagef("--owner is missing")
 	}
+	if err := c.sandbox.check(); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(c.root, 0o711); err != nil {
 		return err
 	}
@@ -109,7 +114,7 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	}
 	launcher, err := sandbox.New(sandbox.Options{
 		Binary: binary, RunDir: filepath.Join(c.root, "run"), CgroupRoot: c.cgroups, UID: c.sandboxUID, GID: c.sandboxUID, Expose: c.expose,
-		BestEffort: c.limits == "best-effort", Log: log,
+		BestEffort: c.limits == "best-effort", Tier: c.sandbox.Tier, Runsc: c.sandbox.Runsc, Log: log,
 	})
 	if err != nil {
 		return setupError{err}
@@ -197,6 +202,7 @@ func (p nodeProcess) run(ctx context.Context) error {
 		"--limits", p.config.Limits, "--sandbox-uid", strconv.Itoa(p.config.SandboxUID),
 		"--egress-uid", strconv.Itoa(p.config.EgressUID), "--log", p.config.LogFormat,
 	}
+	argv = append(argv, p.config.Sandbox.args()...)
 	if !p.orphan {
 		argv = append(argv, "--parent", strconv.Itoa(os.Getpid()))
 	}

@@ -25,6 +25,7 @@ type tryFlags struct {
 	models   string
 	programs []string
 	prompt   string
+	tier     tierFlags
 }
 
 func tryCommand() *cobra.Command {
@@ -65,6 +66,7 @@ Ctrl-C ends the session with its work kept; a second one ends it at once.`,
 	f.StringSliceVar(&o.Expose, "expose", nil, "further directories of this machine that sandboxes may read, at the same path; their bin is on PATH")
 	f.StringSliceVar(&c.programs, "program", nil, "NAME=PATH of an agent's native program (default: found on PATH)")
 	f.StringVar(&o.Limits, "limits", "", "enforce or best-effort (default: enforce as root)")
+	c.tier.flags(f)
 	f.BoolVar(&o.JSON, "json", false, "print one JSON object on standard output")
 	f.BoolVar(&o.Keep, "keep", false, "keep the temporary directory")
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "show what the agent prints, and every connection")
@@ -93,7 +95,7 @@ func runTry(cmd *cobra.Command, o try.Options, c tryFlags) error {
 		}
 		return offered(models)(kind, model)
 	}
-	o.Provide, o.Open = p.provide, houses(models)
+	o.Provide, o.Open = p.provide, houses(models, c.tier)
 	o.Stdout, o.Progress = os.Stdout, os.Stderr
 	o.Colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && terminal(os.Stderr)
 	again, done := interrupts()
@@ -114,7 +116,7 @@ func sandboxUID() int {
 }
 
 // complete reads flags that are not options as they stand.
-func (c tryFlags) complete(cmd *cobra.Command, o *try.Options) error {
+func (c *tryFlags) complete(cmd *cobra.Command, o *try.Options) error {
 	set := cmd.Flags().Changed
 	switch {
 	case o.Tasks != "" && (set("repo") || set("prompt")):
@@ -129,6 +131,9 @@ func (c tryFlags) complete(cmd *cobra.Command, o *try.Options) error {
 		if os.Geteuid() != 0 {
 			o.Limits = "best-effort"
 		}
+	}
+	if err := c.tier.check(); err != nil {
+		return err
 	}
 	o.Timeout = c.timeout
 	if c.budget != "" {

@@ -12,12 +12,16 @@ import (
 	"inspect/envs/wire"
 )
 
+func besideOf(t *testing.T, w *world, grant, name string) (dial.Running, error) {
+	return dial.Start(t.Context(), w.socket, wire.SandboxRequest{Grant: grant, Beside: name})
+}
+
 func TestCompartmentsOfASandbox(t *testing.T) {
 	w, f := newFakeWorld(t)
 	f.publish("snap-1")
 	grant := w.grant("s1", wire.PurposeWork, "snap-1")
 	beside := func(name string) (*stream.Client, error) {
-		r, err := dial.Beside(t.Context(), w.socket, grant, name)
+		r, err := besideOf(t, w, grant, name)
 		return r.Client, err
 	}
 	if _, err := beside("db"); code(err) != "not_found" {
@@ -55,7 +59,7 @@ func TestCompartmentsOfASandbox(t *testing.T) {
 	other := w.grant("s2", wire.PurposeWork, "snap-1")
 	_, err = dial.Restore(t.Context(), w.socket, other)
 	must(t, err)
-	if _, err := dial.Beside(t.Context(), w.socket, other, "db"); code(err) != "not_found" {
+	if _, err := besideOf(t, w, other, "db"); code(err) != "not_found" {
 		t.Errorf("beside another session's: %v", err)
 	}
 	must(t, dial.Discard(t.Context(), w.socket, grant))
@@ -80,12 +84,12 @@ func TestCompartmentOutlivesTheDaemonAndEndsWithItsSandbox(t *testing.T) {
 	must(t, err)
 	defer main.Close()
 	if os.Geteuid() != 0 {
-		if _, err := dial.Beside(t.Context(), w.socket, grant, "db"); code(err) != "bad_request" || !strings.Contains(err.Error(), "only root") {
+		if _, err := besideOf(t, w, grant, "db"); code(err) != "bad_request" || !strings.Contains(err.Error(), "only root") {
 			t.Errorf("as an ordinary user: %v", err)
 		}
 		return
 	}
-	db, err := dial.Beside(t.Context(), w.socket, grant, "db")
+	db, err := besideOf(t, w, grant, "db")
 	must(t, err)
 	defer db.Client.Close()
 	sh(t, main, "echo shared > f")
@@ -93,7 +97,7 @@ func TestCompartmentOutlivesTheDaemonAndEndsWithItsSandbox(t *testing.T) {
 	kill(t, first, syscall.SIGKILL)
 	w.spawn()
 	sh(t, db.Client, "true")
-	web, err := dial.Beside(t.Context(), w.socket, grant, "web")
+	web, err := besideOf(t, w, grant, "web")
 	must(t, err)
 	defer web.Client.Close()
 	sh(t, web.Client, "true")

@@ -35,6 +35,10 @@ func (n *Node) open(grant, verb string, uid int) (wire.Grant, snapshot.CloneID, 
 	if g.Purpose != wire.PurposeWork && g.Purpose != wire.PurposeVerify {
 		return g, id, badRequest("the grant is for no purpose that is known here")
 	}
+	if verb != wire.VerbDiscard && !wire.TierAtLeast(n.probe.Tier, g.Tier) {
+		return g, id, refuse("tier", fmt.Sprintf("the session may only run in a sandbox of the tier %s or a stronger one, node %s has %s: start its daemon with --sandbox %s, or lower the floor",
+			g.Tier, n.o.Name, n.probe.Tier, g.Tier))
+	}
 	return g, id, id.Check()
 }
 

@@ -153,7 +153,7 @@ func diskUsage(ctx context.Context, tree string) (int64, error) {
 	if used.Limit {
 		return math.MaxInt64, nil
 	}
-	return used.Bytes, nil
+	return max(used.Bytes, used.Entries*sandbox.EntryBytes), nil
 }
 
 func (n *Node) gitConfigPath() string { return filepath.Join(n.o.Root, "gitconfig") }

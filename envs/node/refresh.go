@@ -59,7 +59,7 @@ func (n *Node) refresh(ctx context.Context, work int64, w wire.RefreshWork) (*wi
 	parent := ctx
 	ctx, cancel := proc.WithTimeout(ctx, n.clock, timeout)
 	defer cancel()
-	r := &refresher{n: n, w: w, work: work, meta: snapshot.Meta{
+	r := &refresher{n: n, work: work, w: w, meta: snapshot.Meta{
 		Environment: w.Environment, Generation: w.Generation, Commit: w.Commit, ConfigDigest: w.ConfigDigest,
 	}, phases: map[string]time.Duration{}}
 	defer r.forget()
@@ -136,8 +136,8 @@ func proofOf(w wire.RefreshWork) snapshot.CloneID {
 // refresher is one refresh.
 type refresher struct {
 	n      *Node
-	w      wire.RefreshWork
 	work   int64 // id of the work item
+	w      wire.RefreshWork
 	box    box
 	given  []secret // by the control plane
 	meta   snapshot.Meta

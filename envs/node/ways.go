@@ -56,6 +56,8 @@ type ways struct {
 
 func (n *Node) waysDir() string { return filepath.Join(n.o.Root, "run", "ways") }
 
+func (n *Node) wayDir(id string) string { return filepath.Join(n.waysDir(), wayName(id)) }
+
 // wayName is the name of a sandbox's directory: ids may be long.
 func wayName(id string) string {
 	sum := sha256.Sum256([]byte(id))
@@ -64,7 +66,7 @@ func wayName(id string) string {
 
 // makeWays makes the sockets of a sandbox, which must not be running.
 func (n *Node) makeWays(id string, names []string) (_ *ways, err error) {
-	w := &ways{n: n, dir: filepath.Join(n.waysDir(), wayName(id)), names: names}
+	w := &ways{n: n, dir: n.wayDir(id), names: names}
 	if len(names) == 0 {
 		return w, nil
 	}
@@ -166,7 +168,7 @@ func (w *ways) believe(authority []byte) error {
 // waysOf are the ways of a sandbox that runs, as another that shares its
 // loopback finds them.
 func (n *Node) waysOf(id string, names []string) *ways {
-	w := &ways{n: n, dir: filepath.Join(n.waysDir(), wayName(id)), names: names}
+	w := &ways{n: n, dir: n.wayDir(id), names: names}
 	if _, err := os.Stat(w.path(trustName)); err == nil {
 		w.trust = w.path(trustName)
 	}
@@ -183,7 +185,8 @@ func (w *ways) apply(s *sandbox.Spec) {
 	w.tell(s)
 }
 
-// tell tells the programs in a sandbox that can reach the ways of the proxy.
+// tell tells the programs in a sandbox of the proxy, if w has one. The sandbox
+// is the one that w leads out of, or beside it.
 func (w *ways) tell(s *sandbox.Spec) {
 	if !w.has(wire.SocketEgress) {
 		return
@@ -237,7 +240,7 @@ func (n *Node) sweepWays(dirs, sandboxes []string) error {
 	alive := map[string]bool{}
 	for _, id := range sandboxes {
 		if n.o.Launcher.Alive(id) {
-			alive[filepath.Join(n.waysDir(), wayName(id))] = true
+			alive[n.wayDir(id)] = true
 		}
 	}
 	var errs []error

@@ -12,18 +12,17 @@ import (
 	"inspect/envs/wire"
 )
 
-// secretError is a secret that the environment names and the control plane does
-// not give, or that cannot be used: another attempt would not have it either.
-type secretError struct{ err error }
+// errSecret is the error of a secret that the control plane does not give or
+// that cannot be used: another attempt would not have it either.
+type errSecret struct{ error }
 
-func (e *secretError) Error() string { return e.err.Error() }
-func (e *secretError) Unwrap() error { return e.err }
+func (e errSecret) Unwrap() error { return e.error }
 
-// secretRefused makes a refusal of the control plane a secretError.
+// secretRefused makes a refusal of the control plane an errSecret.
 func secretRefused(err error) error {
 	var refused *wire.Error
 	if errors.As(err, &refused) && refused.Code != "unavailable" {
-		return &secretError{err}
+		return errSecret{err}
 	}
 	return err
 }
@@ -62,20 +61,10 @@ func (b *box) apart(ctx context.Context, name, whose string, secrets []string) (
 		v, ok := values[s]
 		if !ok || strings.ContainsRune(v, 0) {
 			shut()
-			return services.Apart{}, &secretError{fmt.Errorf("the secret %s of %s has no value that can be used", s, whose)}
+			return services.Apart{}, errSecret{fmt.Errorf("the secret %s of %s has no value that can be used", s, whose)}
 		}
 		place.Env = append(place.Env, s+"="+v)
 	}
 	a.events.note("Secrets handed to %s: %s.", whose, strings.Join(secrets, ", "))
 	return place, nil
-}
-
-// secretTrouble is the outcome of a secret that is missing or not allowed: it is
-// for the repository's people to mend. Of any other error it makes nothing.
-func secretTrouble(err error) (o wire.Outcome, ok bool) {
-	var missing *secretError
-	if !errors.As(err, &missing) {
-		return o, false
-	}
-	return wire.Outcome{Kind: wire.OutcomeFailed, Reason: wire.ReasonSecret, Words: sentence(err)}, true
 }

@@ -26,7 +26,7 @@ func (d daemon) Sandbox(ctx context.Context, ask wire.SandboxRequest) (Sandbox, 
 }
 
 func (d daemon) Beside(ctx context.Context, grant, name string) (Sandbox, <-chan wire.SandboxEnd, error) {
-	r, err := dial.Beside(ctx, d.socket, grant, name)
+	r, err := dial.Start(ctx, d.socket, wire.SandboxRequest{Grant: grant, Beside: name})
 	if err != nil {
 		return nil, nil, err // a nil client is no Sandbox
 	}

@@ -144,7 +144,6 @@ func trimDot(s string) string {
 // it is called when nothing more is known.
 func (a *attempt) trouble(ctx context.Context, reason string, err error) wire.Outcome {
 	var we *wire.Error
-	var secret *secretError
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errStopped):
 		o := wire.Outcome{Kind: wire.OutcomeStopped, Reason: "stopped", Words: "The session was stopped."}
@@ -154,7 +153,7 @@ func (a *attempt) trouble(ctx context.Context, reason string, err error) wire.Ou
 		return o
 	case errors.Is(cause, errDeadline):
 		return wire.Outcome{Kind: wire.OutcomeTimedOut, Words: fmt.Sprintf("The attempt's time was over: %v.", err)}
-	case errors.As(err, &secret):
+	case errors.As(err, new(errSecret)):
 		return wire.Outcome{Kind: wire.OutcomeFailed, Reason: wire.ReasonSecret, Words: sentence(err)}
 	case errors.As(err, &we) && we.Code == "not_found":
 		reason = wire.ReasonSnapshotMissing

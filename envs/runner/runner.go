@@ -258,9 +258,8 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 	v, err := a.verify(ctx, e.taken, &times)
 	a.givePrompts(live, nil)
 	var service *services.Error
-	var secret *secretError
 	switch {
-	case errors.As(err, &service), errors.As(err, &secret):
+	case errors.As(err, &service):
 		o = a.serviceTrouble(ctx, "with the change applied", err)
 	case err != nil:
 		o = a.trouble(ctx, "verify", err)

@@ -77,9 +77,6 @@ func (d *declared) stop(phase context.Context) {
 // serviceTrouble is the outcome of a service that did not become ready: the
 // repository declared it, so it is for its people to mend.
 func (a *attempt) serviceTrouble(ctx context.Context, when string, err error) wire.Outcome {
-	if o, ok := secretTrouble(err); ok {
-		return o
-	}
 	var service *services.Error
 	if ctx.Err() != nil || !errors.As(err, &service) {
 		return a.trouble(ctx, wire.ReasonService, err)

@@ -99,12 +99,12 @@ func (a *attempt) newProxy(ctx context.Context) (*egress.Proxy, error) {
 			return nil, secretRefused(err)
 		}
 		if opt.Inject, err = egress.Credentials(a.spec.Inject, values); err != nil {
-			return nil, &secretError{err}
+			return nil, errSecret{err}
 		}
 	}
 	p, err := egress.New(opt)
 	if err != nil && len(a.spec.Inject) > 0 {
-		err = &secretError{err}
+		err = errSecret{err}
 	}
 	return p, err
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -43,6 +44,9 @@ var attempts = map[string]func(args []string) error{
 	"the host's processes":      hostProcesses,
 	"kernel settings":           kernelSettings,
 	"the ways out":              waysOut,
+	"unix sockets of the host":  hostSockets,
+	"links to the host's files": links,
+	"core dumps":                coreDumps,
 }
 
 // gvisorsKernel says that an attempt is made inside gVisor, whose kernel refuses
@@ -443,7 +447,8 @@ func hostNetwork(args []string) error {
 		return fmt.Errorf("interfaces: %v", ifs)
 	}
 	var errs []error
-	for _, a := range append(args, "192.0.2.1:80", "169.254.169.254:80", "[2001:db8::1]:80") {
+	for _, a := range append(args, "192.0.2.1:80", "169.254.169.254:80", "[fd00:ec2::254]:80", "[2001:db8::1]:80",
+		"127.0.0.1:7460", "127.0.0.1:7461", "127.0.0.1:7462", "127.0.0.1:4646", "127.0.0.1:4647") {
 		c, err := net.DialTimeout("tcp", a, time.Second)
 		if err == nil {
 			c.Close()
@@ -473,7 +478,66 @@ func hostAbstract(args []string) error {
 	return refused("dial "+args[0], err, unix.ECONNREFUSED)
 }
 
-// hostProcesses is given the number of a process of the host's.
+// hostSockets is given the path of a socket that somebody of the host listens on.
+func hostSockets(args []string) error {
+	var errs []error
+	for _, p := range append(args, "/run/systemd/private", "/var/run/docker.sock", "/proc/1/root"+args[0]) {
+		c, err := net.Dial("unix", p)
+		if err == nil {
+			c.Close()
+		}
+		errs = append(errs, refused("dial "+p, err, fs.ErrNotExist, fs.ErrPermission))
+	}
+	return errors.Join(errs...)
+}
+
+// links makes names of the host's files in directories that a trusted process
+// reads. What is bound read-only is on other file systems or mounts.
+func links([]string) error {
+	var errs []error
+	for _, p := range []string{"/etc/passwd", "/etc/ssl", "/usr/bin/env", InitPath} {
+		for _, dir := range []string{Workspace, "/tmp"} {
+			name := filepath.Join(dir, "link")
+			err := os.Link(p, name)
+			errs = append(errs, refused("hard link to "+p, err, unix.EXDEV, unix.EPERM, unix.EROFS, unix.EACCES))
+		}
+	}
+	name := filepath.Join(Workspace, "symlink")
+	for _, p := range []string{"/etc/shadow", "/proc/1/root/etc/shadow", "/proc/1/fd/3", "../../../../etc/shadow"} {
+		if err := os.Symlink(p, name); err != nil {
+			return err
+		}
+		f, err := os.Open(name)
+		if err == nil {
+			f.Close()
+		}
+		errs = append(errs, refused("open by a link "+p, err, fs.ErrNotExist, fs.ErrPermission), os.Remove(name))
+	}
+	return errors.Join(errs...)
+}
+
+// coreDumps ends a program by a signal that leaves a core, after it has tried
+// to raise the limit of those.
+func coreDumps([]string) error {
+	var now unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &now); err != nil || now.Max > 1 {
+		return fmt.Errorf("cores may have %d bytes, %w", now.Max, err)
+	}
+	errs := []error{refused("raise the limit", unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1 << 30, Max: 1 << 30}), unix.EPERM)}
+	c := exec.Command("sh", "-c", "ulimit -c unlimited; kill -SEGV $$")
+	c.Dir = Workspace
+	err := c.Run()
+	if st, ok := c.ProcessState.Sys().(syscall.WaitStatus); !ok || st.Signal() != unix.SIGSEGV || st.CoreDump() {
+		errs = append(errs, fmt.Errorf("it ended in another way: %w", err))
+	}
+	left, err := filepath.Glob(Workspace + "/*core*")
+	if len(left) > 0 {
+		err = fmt.Errorf("%v was left", left)
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// hostProcesses is given numbers of processes of the host's.
 func hostProcesses(args []string) error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -488,9 +552,14 @@ func hostProcesses(args []string) error {
 	if n > 6 { // the init, this, and what other parts of the test run
 		return fmt.Errorf("%d processes are visible", n)
 	}
-	pid, _ := strconv.Atoi(args[0])
-	if err := refused("signal a process of the host", unix.Kill(pid, unix.SIGKILL), unix.ESRCH, unix.EPERM); err != nil {
-		return err
+	for _, a := range args {
+		pid, _ := strconv.Atoi(a)
+		if err := errors.Join(
+			refused("signal process "+a, unix.Kill(pid, unix.SIGKILL), unix.ESRCH, unix.EPERM),
+			refused("trace process "+a, unix.PtraceAttach(pid), unix.ESRCH, unix.EPERM),
+		); err != nil {
+			return err
+		}
 	}
 	if b, err := os.ReadFile("/proc/self/cgroup"); err == nil && strings.Contains(string(b), "inspect") {
 		return fmt.Errorf("the cgroup's place is visible: %s", b)

@@ -100,12 +100,9 @@ func sandboxBeside(args []string) error {
 	if err := greeted("unix", "@inspect-"+port); err != nil {
 		errs = append(errs, err)
 	}
-	for _, err := range []error{
+	errs = append(errs,
 		refused("signal it", unix.Kill(outside, unix.SIGKILL), unix.ESRCH),
-		refused("trace it", unix.PtraceAttach(outside), unix.ESRCH),
-	} {
-		errs = append(errs, err)
-	}
+		refused("trace it", unix.PtraceAttach(outside), unix.ESRCH))
 	// A unix socket tells who serves it, as a handle that needs no number.
 	if fd, err := peer(Workspace + "/" + port); err == nil {
 		errs = append(errs,
@@ -409,6 +406,20 @@ func TestCompartmentRefused(t *testing.T) {
 	defer ours.Close()
 	if _, err := theLauncher(t).Start(deadline(t), Spec{ID: "x", Beside: agent.ID(), Control: theirs}); err == nil {
 		t.Error("beside one that has ended")
+	}
+}
+
+// Root without its capabilities is told which it lacks; a sandbox that has just
+// ended is another matter.
+func TestJoiningTheNetworkRefused(t *testing.T) {
+	for errno, isolation := range map[error]bool{unix.EPERM: true, unix.ESRCH: false} {
+		box := &Sandbox{exited: make(chan struct{}), code: 125}
+		box.stderr.N = 1 << 10
+		fmt.Fprintf(&box.stderr, "enter the sandbox: %s: %v\n", joinFailed, errno)
+		close(box.exited)
+		if err := box.startFailed(); errors.Is(err, ErrIsolation) != isolation || !strings.Contains(err.Error(), errno.Error()) {
+			t.Errorf("%v: %v", errno, err)
+		}
 	}
 }
 

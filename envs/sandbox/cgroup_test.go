@@ -2,7 +2,9 @@ package sandbox
 
 import (
 	"errors"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -114,6 +116,65 @@ func TestUnifiedControllersAreHandedDown(t *testing.T) {
 		if b, _ := os.ReadFile(filepath.Join(dir, d, "cgroup.subtree_control")); string(b) != "+memory +pids +cpu" {
 			t.Errorf("%q: %q", d, b)
 		}
+	}
+}
+
+// Each of the two ways alone ends whatever is in a group, sessions of their own
+// and those who heed no signal included.
+func TestBothWaysToEnd(t *testing.T) {
+	c, err := machineCgroups(cgroupRoot)
+	if !root {
+		if err == nil {
+			t.Error("an ordinary user has made a cgroup")
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, end := range map[string]func(*group){
+		"cgroup.kill": func(g *group) {
+			if err := writeFile(filepath.Join(g.dir(c.unified), "cgroup.kill"), "1"); err != nil {
+				t.Error(err)
+			}
+		},
+		"freeze and kill": (*group).freezeAndKill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := c.group(newID(t))
+			if name == "cgroup.kill" && c.unified == "" {
+				t.Log("this machine has no unified hierarchy")
+				return
+			}
+			if err := g.create(deadline(t), wire.Limits{}); err != nil {
+				t.Fatal(err)
+			}
+			crowd := exec.Command("sh", append([]string{"-c", `for f; do echo 0 > "$f"; done
+				for i in 1 2 3 4 5; do setsid sh -c 'trap "" TERM; sleep 1000; :' & done; echo up; exec sleep 1000`, "sh"}, g.procs()...)...)
+			out, err := crowd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := crowd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(out, make([]byte, len("up\n"))); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(g.pids()); n < 6 {
+				t.Errorf("only %d processes are in the group", n)
+			}
+			end(g)
+			_ = crowd.Wait()
+			for ctx := deadline(t); len(g.pids()) > 0; {
+				if ctx.Err() != nil {
+					t.Fatalf("%v are left", g.pids())
+				}
+			}
+			if err := g.remove(deadline(t)); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -73,9 +73,10 @@ func (s Spec) mountUsage(ctx context.Context) (int64, error) {
 	return sum, nil
 }
 
-// entryBytes is charged for each file beside its blocks, so that a flood of
-// empty ones is seen too.
-const entryBytes = 256
+// EntryBytes is the least that a file counts for on disk, in bytes, so that a
+// flood of empty ones ends too, before it has used up a file system's inodes.
+// (A file with anything in it mostly takes as much.)
+const EntryBytes = 4096
 
 // Usage is what the files under dir take on disk, in bytes. It follows no
 // symbolic link and leaves no other file system's mounts out; a file with two
@@ -119,7 +120,7 @@ func usage(ctx context.Context, fd, depth int) (sum int64, err error) {
 			if unix.Fstatat(fd, e.Name(), &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 				continue
 			}
-			sum += st.Blocks*512 + entryBytes
+			sum += max(st.Blocks*512, EntryBytes)
 			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 				continue
 			}

@@ -14,6 +14,9 @@ import (
 // enterWord is the first argument with which the binary becomes Enter.
 const enterWord = "sandbox-enter"
 
+// joinFailed is what Enter says when it may not or cannot join the network.
+const joinFailed = "join the network of the sandbox beside"
+
 // Enter is the step between a root launcher and the tier's program: it joins the
 // sandbox's cgroups while it may, becomes the sandbox's uid for good, and
 // executes what follows. (The first version of cgroups cannot start a process
@@ -64,7 +67,7 @@ func enter(args []string) error {
 		// and its end takes everybody in the cgroup along.
 		runtime.LockOSThread()
 		if err := unix.Setns(*net, unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("join the network of the sandbox beside: %w", err)
+			return fmt.Errorf("%s: %w", joinFailed, err)
 		}
 	}
 	if err := syscall.Setgroups([]int{}); err != nil {

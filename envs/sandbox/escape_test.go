@@ -46,11 +46,22 @@ func TestEscapes(t *testing.T) {
 		if err := os.WriteFile(secret, []byte("x"), 0o644); err != nil {
 			t.Fatal(err)
 		}
+		shm := fmt.Sprintf("/dev/shm/inspect-test-%d", os.Getpid())
+		if err := os.WriteFile(shm, []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		defer os.Remove(shm)
+		_, daemon := outside(t, EgressPort, false) // no way to this one is given
+		other := start(t, nil)                     // another session's
+		if err := os.WriteFile(filepath.Join(other.work, "work"), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
 		args := map[string][]string{
 			"the host's network":        {tcp.Addr().String()},
 			"the host's abstract names": {name},
-			"the host's processes":      {strconv.Itoa(victim.Process.Pid)},
-			"files of the host":         {secret, runDir},
+			"the host's processes":      {strconv.Itoa(victim.Process.Pid), strconv.Itoa(other.pid)},
+			"files of the host":         {secret, runDir, shm, other.work, filepath.Join(other.work, "work")},
+			"unix sockets of the host":  {daemon.Addr().String()},
 			"the ways out":              {strconv.Itoa(EgressPort), strconv.Itoa(ModelPort)},
 		}
 		way, _ := outside(t, EgressPort, true)
@@ -68,6 +79,9 @@ func TestEscapes(t *testing.T) {
 		}
 		if err := victim.Process.Signal(syscall.Signal(0)); err != nil {
 			t.Errorf("the host's process is gone: %v", err)
+		}
+		if other.must(t, "cat work") != "x" {
+			t.Error("the other session was disturbed")
 		}
 	})
 }

@@ -333,6 +333,9 @@ func childrenOf(pid int) map[string]int {
 }
 
 func (g *gvisor) refuses(said string) error {
+	if strings.Contains(said, "flag provided but not defined") {
+		return fmt.Errorf("%w: this runsc is too old, build the one that make setup builds (%s)", ErrIsolation, strings.SplitN(said, "\n", 2)[0])
+	}
 	if strings.Contains(said, unix.EPERM.Error()) || strings.Contains(said, "operation not permitted") {
 		return fmt.Errorf("%w: this machine does not let runsc make what it needs (%s)", ErrIsolation, said)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -91,6 +92,62 @@ func TestMemoryFlood(t *testing.T) {
 		_ = b.Client.Close()
 		if end := b.Sandbox.Wait(); root && end.OOM == 0 {
 			t.Errorf("the kill was not counted: %+v", end)
+		}
+	})
+}
+
+// A gigabyte of output costs nobody memory, and the sandbox goes on.
+func TestLogFlood(t *testing.T) {
+	eachTier(t, func(t *testing.T) {
+		const size = 1 << 30
+		b := start(t, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		var out, errs count
+		x, err := b.Run(ctx, stream.Exec{
+			Argv: []string{"sh", "-c", fmt.Sprintf("head -c %d /dev/zero | tee /dev/stderr", size/2)}, Stdout: &out, Stderr: &errs,
+		})
+		runtime.ReadMemStats(&after)
+		if err != nil || x.Code != 0 || out+errs != size {
+			t.Errorf("%d and %d bytes, %+v %v", out, errs, x, err)
+		}
+		if grown := int64(after.Sys) - int64(before.Sys); grown > 64<<20 {
+			t.Errorf("it cost this process %d bytes", grown)
+		}
+		if b.must(t, "echo over") != "over\n" {
+			t.Error("the init does not serve any more")
+		}
+	})
+}
+
+// count is a writer that counts.
+type count int64
+
+func (c *count) Write(b []byte) (int, error) {
+	*c += count(len(b))
+	return len(b), nil
+}
+
+// Empty files end a sandbox too, before they have used up the inodes.
+func TestInodeFlood(t *testing.T) {
+	eachTier(t, func(t *testing.T) {
+		measured := make(chan struct{}, 1)
+		b := start(t, func(s *Spec) {
+			s.Limits.DiskBytes = 4 << 20
+			s.DiskUsage = func(ctx context.Context) (int64, error) {
+				n, err := s.mountUsage(ctx)
+				if n > s.Limits.DiskBytes {
+					close(measured)
+				}
+				return n, err
+			}
+		})
+		_, err := b.Run(deadline(t), stream.Exec{Argv: []string{"perl", "-e", `for (1..2000) { open F, ">f$_" or die; close F } sleep 1000`}})
+		<-measured
+		if end := b.Sandbox.Wait(); !end.DiskFull || !errors.Is(err, stream.ErrEnded) {
+			t.Errorf("the end: %+v, %v", end, err)
 		}
 	})
 }

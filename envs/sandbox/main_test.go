@@ -245,7 +245,7 @@ func start(t testing.TB, change func(*Spec)) box {
 
 // deadline bounds what a test waits for.
 func deadline(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -20,8 +21,9 @@ type Probe struct {
 
 const probeTimeout = 30 * time.Second
 
-// Probe runs `true` in a sandbox with everything a session's has. An error
-// says what is missing and how to get it.
+// Probe runs a few commands in a sandbox with everything a session's has. An
+// error says what is missing and how to get it. (gVisor of Debian 12 answers to
+// stat and ls that their argument is invalid.)
 func (l *Launcher) Probe(ctx context.Context) (Probe, error) {
 	ctx, cancel := proc.WithTimeout(ctx, proc.System(), probeTimeout)
 	defer cancel()
@@ -46,13 +48,19 @@ func (l *Launcher) Probe(ctx context.Context) (Probe, error) {
 		return Probe{}, fmt.Errorf("sandboxes do not work on this machine: %w", err)
 	}
 	client := stream.NewClient(ours)
-	exit, err := client.Run(ctx, stream.Exec{Argv: []string{"true"}})
+	for _, argv := range [][]string{{"true"}, {"stat", "/"}, {"ls", "-l", "/"}} {
+		said := proc.Tail{N: 1 << 10}
+		exit, rerr := client.Run(ctx, stream.Exec{Argv: argv, Stderr: &said})
+		if rerr == nil && exit.Code != 0 {
+			rerr = fmt.Errorf("%w: in %s, `%s` ends with status %d: %s", ErrIsolation, version, strings.Join(argv, " "), exit.Code, bytes.TrimSpace(said.Bytes()))
+		}
+		if err = rerr; err != nil {
+			break
+		}
+	}
 	_ = client.Close()
 	if kerr := box.Kill(ctx); err == nil {
 		err = kerr
-	}
-	if err == nil && exit.Code != 0 {
-		err = fmt.Errorf("`true` ended with status %d", exit.Code)
 	}
 	if err != nil {
 		return Probe{}, fmt.Errorf("sandboxes do not work on this machine: %w", err)

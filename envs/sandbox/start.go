@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"inspect/envs/proc"
 	"inspect/envs/sandbox/forward"
 	"inspect/envs/sandbox/inside"
@@ -285,6 +287,9 @@ func (box *Sandbox) startFailed() error {
 	}
 	if hint := blocked("/proc/sys"); hint != "" {
 		return fmt.Errorf("%w: %s (%s)", ErrIsolation, hint, said)
+	}
+	if strings.Contains(said, joinFailed) && strings.Contains(said, unix.EPERM.Error()) {
+		return fmt.Errorf("%w: joining the network of the sandbox beside takes the capabilities SYS_ADMIN and SYS_PTRACE, which this process lacks (%s)", ErrIsolation, said)
 	}
 	if err := box.l.tier.refuses(said); err != nil {
 		return err

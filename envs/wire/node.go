@@ -1,6 +1,10 @@
 package wire
 
-import "time"
+import (
+	"slices"
+	"strings"
+	"time"
+)
 
 // Node protocol, control plane side (/node/v1, bearer token of the node).
 
@@ -150,6 +154,15 @@ const (
 	TierBubblewrap = "bubblewrap"
 	TierGVisor     = "gvisor"
 )
+
+// TierAtLeast says whether what a node says of its tier ("gvisor v0.0.0-…") is
+// at least the one a grant names. Nothing is at least a tier not known here.
+func TierAtLeast(node, least string) bool {
+	tiers := []string{"", TierBubblewrap, TierGVisor}
+	name, _, _ := strings.Cut(node, " ")
+	want := slices.Index(tiers, least)
+	return want == 0 || want > 0 && slices.Index(tiers, name) >= want
+}
 
 // Verbs of a grant.
 const (

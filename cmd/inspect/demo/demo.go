@@ -34,6 +34,8 @@ type Options struct {
 	Delay  time.Duration // how long the agent thinks
 	Limits string        // "enforce" or "best-effort"
 
+	Sandbox []string // flags of serve that say what sandboxes are made of
+
 	Harness  string   // "opencode", "codex" or "claude"; empty: the scripted agent
 	Model    string   // openai/NAME or anthropic/NAME with the key in the environment; empty: one without a mind
 	Programs []string // NAME=PATH of agents, passed on to serve
@@ -247,7 +249,7 @@ func (st *story) startServe(ctx context.Context) (stop func(), err error) {
 		"--listen-hooks", addr[0], "--listen-people", addr[1], "--listen-machines", addr[2],
 		"--limits", st.o.Limits,
 	}
-	argv = append(argv, agent...)
+	argv = append(append(argv, st.o.Sandbox...), agent...)
 	toolchain, err := goRoot(ctx)
 	if err != nil {
 		return nil, err

@@ -88,6 +88,10 @@ func environment(ctx context.Context, r *Repository, w Wishes) (Environment, err
 	if env.Spec.Harness, err = chooseHarness(env.Spec.Harness, w); err != nil {
 		return env, err
 	}
+	if names := env.Spec.SecretNames(); len(names) > 0 {
+		return env, Usagef("%s names secrets (%s), and a try has no store to take them from: try it without what needs them, with --setup and --verify, or have inspect serve do it",
+			env.Source, strings.Join(names, ", "))
+	}
 	if len(env.Spec.Verify) == 0 {
 		what := "nothing in " + r.name() + " says how its tests are run"
 		if len(env.Gaps) > 0 {

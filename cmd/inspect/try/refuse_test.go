@@ -66,6 +66,8 @@ func TestRefusals(t *testing.T) {
 	big.git("init", "-q", "--object-format=sha256")
 	big.git("commit", "-q", "--allow-empty", "-m", "x")
 	bad := newRepo(t, at("bad"), map[string]string{".inspect.yml": "version: 1\nlimits: {ram: 4GiB}\n"})
+	secret := newRepo(t, at("secret"), map[string]string{".inspect.yml": "version: 1\nsetup: [{run: npm ci, secrets: [NPM_TOKEN]}]\n" +
+		"services: {db: {command: x, secrets: [DB_PASSWORD]}}\nverify: [{name: a, run: \"true\"}]\n"})
 	unknown := newRepo(t, at("unknown"), map[string]string{"README.md": "x\n"})
 	link := newRepo(t, at("link"), map[string]string{"x": "x\n"})
 	if err := os.Symlink("x", filepath.Join(link.path, ".inspect.yml")); err != nil {
@@ -88,6 +90,9 @@ func TestRefusals(t *testing.T) {
 	t.Run("sha256", func(t *testing.T) { refused(t, ask(big.path, command), ExitUsage, "sha256", "not support") })
 	t.Run("bad file", func(t *testing.T) {
 		refused(t, ask(bad.path, command), ExitUsage, ".inspect.yml: line 2: limits.ram: unknown key")
+	})
+	t.Run("secrets", func(t *testing.T) {
+		refused(t, ask(secret.path, command), ExitUsage, ".inspect.yml names secrets (DB_PASSWORD, NPM_TOKEN), and a try has no store")
 	})
 	t.Run("file is a link", func(t *testing.T) { refused(t, ask(link.path, command), ExitUsage, "no plain file") })
 	t.Run("nothing to verify", func(t *testing.T) { refused(t, ask(unknown.path, command), ExitUsage, "nothing to verify", "--verify") })

@@ -75,14 +75,6 @@ func Sandbox(ctx context.Context, socket, grant string) (Running, error) {
 	return Start(ctx, socket, wire.SandboxRequest{Grant: grant})
 }
 
-// Beside starts a compartment of the grant's sandbox, which must be running:
-// over the same clone and on the same loopback, with everything else apart. An
-// earlier one of that name is ended. It ends with its sandbox at the latest.
-// Errors as for Restore.
-func Beside(ctx context.Context, socket, grant, name string) (Running, error) {
-	return Start(ctx, socket, wire.SandboxRequest{Grant: grant, Beside: name})
-}
-
 // Start is Sandbox with all that can be asked for.
 func Start(ctx context.Context, socket string, ask wire.SandboxRequest) (Running, error) {
 	var r Running

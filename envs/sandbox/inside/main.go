@@ -287,7 +287,9 @@ func setLimits(c config) error {
 		set   bool
 		name  string
 	}{
-		{unix.RLIMIT_CORE, 0, true, "core size"},
+		// 1 means none, also where cores go to a program of the host's, to which 0
+		// is no limit: core(5).
+		{unix.RLIMIT_CORE, 1, true, "core size"},
 		{unix.RLIMIT_NOFILE, c.nofile, c.nofile > 0, "open files"},
 		{unix.RLIMIT_FSIZE, c.fsize, c.fsize > 0, "file size"},
 		{unix.RLIMIT_NPROC, c.nproc, c.nproc > 0, "processes"},
