@@ -21,7 +21,8 @@ var rooms = map[string][]string{
 	"envs":      {},
 	"checks":    {},
 	"storage":   {},
-	"cmd":       {"app", "scheduler", "envs", "checks", "storage"},
+	"cmd":       {"app", "scheduler", "envs", "checks", "storage", "docs"},
+	"docs":      {},
 	"fixtures":  {},
 }
 

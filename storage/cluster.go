@@ -26,9 +26,9 @@ type account struct {
 	drop     bool // we are root and become it
 }
 
-// serverAccount chooses the account: ourselves, or "postgres" if we are root.
+// serverAccount chooses the account: ourselves, or the named one if we are root.
 // initdb refuses root, and any uid without an entry in the password file.
-func serverAccount() (account, error) {
+func serverAccount(name string) (account, error) {
 	if os.Geteuid() != 0 {
 		u, err := user.LookupId(strconv.Itoa(os.Geteuid()))
 		if err != nil {
@@ -36,9 +36,9 @@ func serverAccount() (account, error) {
 		}
 		return account{name: u.Username, uid: os.Geteuid(), gid: os.Getegid()}, nil
 	}
-	u, err := user.Lookup("postgres")
+	u, err := user.Lookup(name)
 	if err != nil {
-		return account{}, fmt.Errorf(`%w, or pass --postgres-url: Postgres does not run as root and there is no account "postgres"`, ErrNotInstalled)
+		return account{}, fmt.Errorf("%w, or pass --postgres-url: Postgres does not run as root and there is no account %q", ErrNotInstalled, name)
 	}
 	uid, err1 := strconv.Atoi(u.Uid)
 	gid, err2 := strconv.Atoi(u.Gid)
@@ -67,6 +67,14 @@ func (a account) ownDirectory(dir string) error {
 		if err := os.Chown(dir, a.uid, a.gid); err != nil {
 			return fmt.Errorf("giving Postgres its directory: %w", err)
 		}
+	}
+	return nil
+}
+
+// letPass lets the group of a further account through one of our directories.
+func (a account) letPass(dir string, gid int) error {
+	if err := errors.Join(os.Chown(dir, a.uid, gid), os.Chmod(dir, 0o710)); err != nil {
+		return fmt.Errorf("letting group %d through to Postgres' socket: %w", gid, err)
 	}
 	return nil
 }
@@ -167,12 +175,22 @@ func initCluster(ctx context.Context, bin, data string, acc account) error {
 	return nil
 }
 
-// writeAccess lets our account, the server's and the named ones in, by the
-// identity the kernel vouches for; nobody else.
-func writeAccess(data string, acc account, more []string) error {
+// writeAccess lets our account, the server's, the client's and the named ones
+// in, by the identity the kernel vouches for; nobody else. A client's account
+// without a name is one that Postgres cannot be told of: then it is the
+// socket's directory alone, which only these accounts can pass, that decides.
+func writeAccess(data string, acc account, client int, more []string) error {
 	me, err := user.LookupId(strconv.Itoa(os.Geteuid()))
 	if err != nil {
 		return fmt.Errorf("uid %d has no entry in /etc/passwd, which Postgres needs to know us by: pass --postgres-url", os.Geteuid())
+	}
+	method := "peer map=inspect"
+	if client != 0 && acc.drop {
+		if u, err := user.LookupId(strconv.Itoa(client)); err == nil {
+			more = append(slices.Clone(more), u.Username)
+		} else {
+			method = "trust"
+		}
 	}
 	var ident strings.Builder
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(append([]string{me.Username, acc.name}, more...)))) {
@@ -182,7 +200,7 @@ func writeAccess(data string, acc account, more []string) error {
 		fmt.Fprintf(&ident, "inspect \"%s\" %s\n", name, postgresRole)
 	}
 	for name, text := range map[string]string{
-		"pg_hba.conf":   "local all " + postgresRole + " peer map=inspect\n",
+		"pg_hba.conf":   "local all " + postgresRole + " " + method + "\n",
 		"pg_ident.conf": ident.String(),
 	} {
 		path := filepath.Join(data, name)

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -27,6 +28,13 @@ type PostgresOptions struct {
 	// AllowUsers are accounts of this machine that may connect, besides the one
 	// we run as.
 	AllowUsers []string
+	// User is the account the server runs as, if this process is root; empty:
+	// "postgres".
+	User string
+	// ClientUID, if this process is root, is a further account that may connect:
+	// the socket's directory lets its group pass, and no other. It need not have
+	// a name.
+	ClientUID int
 	// Settings are added to ours and win over them.
 	Settings map[string]string
 }
@@ -73,11 +81,11 @@ func StartPostgresWith(ctx context.Context, o PostgresOptions) (_ *Postgres, err
 	if n := len(filepath.Join(dir, "sock", ".s.PGSQL.5432")); n > maxSocketPath {
 		return nil, fmt.Errorf("the directory %s is too long for Postgres' socket (%d bytes, at most %d): choose a shorter data directory", dir, n, maxSocketPath)
 	}
-	acc, err := serverAccount()
+	acc, err := serverAccount(cmp.Or(o.User, "postgres"))
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return nil, fmt.Errorf("making Postgres' directory: %w", err)
 	}
 	lock, err := lockDirectory(dir)
@@ -93,6 +101,11 @@ func StartPostgresWith(ctx context.Context, o PostgresOptions) (_ *Postgres, err
 	if err := acc.ownDirectory(sock); err != nil {
 		return nil, err
 	}
+	if o.ClientUID != 0 && acc.drop {
+		if err := acc.letPass(sock, o.ClientUID); err != nil {
+			return nil, err
+		}
+	}
 	if err := acc.mayEnter(dir); err != nil {
 		return nil, err
 	}
@@ -103,7 +116,7 @@ func StartPostgresWith(ctx context.Context, o PostgresOptions) (_ *Postgres, err
 	if err := initCluster(ctx, bin, data, acc); err != nil {
 		return nil, err
 	}
-	if err := writeAccess(data, acc, o.AllowUsers); err != nil {
+	if err := writeAccess(data, acc, o.ClientUID, o.AllowUsers); err != nil {
 		return nil, err
 	}
 	if err := clearLeftovers(ctx, data, sock, o.Log); err != nil {
@@ -168,7 +181,7 @@ func settings(sock string, more map[string]string) []string {
 	all := map[string]string{
 		"listen_addresses":                "",
 		"unix_socket_directories":         sock,
-		"unix_socket_permissions":         "0777", // the directory above is 0700
+		"unix_socket_permissions":         "0777", // the directory above is closed
 		"max_connections":                 "80",
 		"shared_buffers":                  "64MB",
 		"max_wal_size":                    "256MB",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -254,5 +255,59 @@ func TestPostgresEndsWhenStopRunsOutOfTime(t *testing.T) {
 	case <-pg.Exited():
 	case <-time.After(30 * time.Second):
 		t.Fatal("it runs on")
+	}
+}
+
+// A further account may connect, whether it has a name or not; others may not.
+func TestPostgresForAnotherAccount(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can start it for another account")
+	}
+	nobody, err := user.Lookup("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, err := strconv.Atoi(nobody.Uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		uid  int
+		says string // in pg_hba.conf
+	}{"with a name": {named, "peer map=inspect"}, "without": {64350, "trust"}} {
+		t.Run(name, func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "inspect-pg")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(dir) })
+			if err := os.Chmod(dir, 0o711); err != nil {
+				t.Fatal(err)
+			}
+			pg, err := storage.StartPostgresWith(t.Context(), storage.PostgresOptions{Dir: filepath.Join(dir, "pg"), ClientUID: c.uid})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pg.Stop(context.Background())
+			hba, err := os.ReadFile(filepath.Join(dir, "pg", "data", "pg_hba.conf"))
+			if err != nil || !strings.Contains(string(hba), c.says) {
+				t.Errorf("pg_hba.conf says %q, %v", hba, err)
+			}
+			psql := func(uid int) (string, error) {
+				cmd := exec.Command("psql", "-At", "-c", "SELECT current_user", pg.URL())
+				cmd.Dir = "/"
+				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid), Groups: []uint32{}}}
+				out, err := cmd.CombinedOutput()
+				return strings.TrimSpace(string(out)), err
+			}
+			for _, uid := range []int{0, c.uid} {
+				if out, err := psql(uid); err != nil || out != "inspect" {
+					t.Errorf("account %d: %q, %v", uid, out, err)
+				}
+			}
+			if out, err := psql(64351); err == nil || !strings.Contains(out, "Permission denied") {
+				t.Errorf("a stranger: %q, %v", out, err)
+			}
+		})
 	}
 }

@@ -181,7 +181,7 @@ func (idle) Publish(context.Context, storage.Session) (scheduler.Published, erro
 	return scheduler.Published{}, nil
 }
 func (idle) Report(context.Context, storage.Session) error { return nil }
-func (idle) GitTokenDone(context.Context, int64) {}
+func (idle) GitTokenDone(context.Context, int64)           {}
 func (idle) GitToken(context.Context, int64) (wire.GitToken, error) {
 	return wire.GitToken{}, nil
 }

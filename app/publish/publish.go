@@ -67,8 +67,8 @@ type Options struct {
 	// return before that is done. nil: a missing base is only reported.
 	Fetch func(ctx context.Context, repositoryID int64, branch, commit string) error
 	// WorkDir holds quarantines and repositories while they are worked on. It is
-	// emptied of older ones. The sandbox's account must be able to pass through
-	// it and its parents (mode 0711).
+	// emptied of older ones, and made if it is not there. The sandbox's account must
+	// be able to pass through it and its parents (mode 0711, or 0710 and its group).
 	WorkDir string
 	// Floor says what binds a repository, or false if it may not use Inspect. It
 	// is asked at each push, so that what was tightened since the session began
@@ -148,9 +148,6 @@ func New(o Options) (*Publisher, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(p.workDir, 0o711); err != nil {
-		return nil, fmt.Errorf("make the directory to publish from: %w", err)
-	}
-	if err := os.Chmod(p.workDir, 0o711); err != nil { // past the umask
 		return nil, fmt.Errorf("make the directory to publish from: %w", err)
 	}
 	old, err := os.ReadDir(p.workDir)

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"inspect/checks/redact"
 	"inspect/envs/proc"
 	"inspect/storage"
 )
@@ -34,8 +35,10 @@ type PagesOptions struct {
 	AllowedHosts []string
 	// GitHub is where issues are shown: "https://github.com". Empty: no links to it.
 	GitHub string
-	Clock  proc.Clock   // nil is the machine's
-	Log    *slog.Logger // nil is slog.Default()
+	// Redactor takes secrets out of every page; nil: patterns only.
+	Redactor *redact.Redactor
+	Clock    proc.Clock   // nil is the machine's
+	Log      *slog.Logger // nil is slog.Default()
 }
 
 type pages struct {
@@ -44,6 +47,7 @@ type pages struct {
 	gate   *gate
 	place  string
 	github string
+	redact *redact.Redactor
 	clock  proc.Clock
 	log    *slog.Logger
 	tmpl   *template.Template
@@ -57,7 +61,7 @@ func NewPages(o PagesOptions) (http.Handler, error) {
 	}
 	p := &pages{
 		db: o.DB, blobs: o.Blobs, gate: newGate(o.Token, o.AllowedHosts), place: o.TokenPlace,
-		github: o.GitHub, clock: o.Clock, log: o.Log,
+		github: o.GitHub, redact: o.Redactor, clock: o.Clock, log: o.Log,
 	}
 	if p.clock == nil {
 		p.clock = proc.System()
@@ -147,7 +151,7 @@ func (p *pages) render(w http.ResponseWriter, status int, name string, v any) {
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes())
+	_, _ = io.WriteString(w, p.redact.String(b.String()))
 }
 
 const listLength = 50

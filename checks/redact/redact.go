@@ -115,7 +115,8 @@ func forms(secret string) []string {
 	out := []string{secret}
 	inHex := hex.EncodeToString([]byte(secret))
 	for _, enc := range []string{
-		url.QueryEscape(secret), url.PathEscape(secret), html.EscapeString(secret),
+		url.QueryEscape(secret), url.PathEscape(secret),
+		html.EscapeString(secret), strings.ReplaceAll(html.EscapeString(secret), "+", "&#43;"), // as html/template does
 		jsonText(secret, true), jsonText(secret, false), inHex, strings.ToUpper(inHex),
 	} {
 		if !slices.Contains(out, enc) {

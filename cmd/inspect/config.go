@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,9 +44,12 @@ type serveConfig struct {
 	Limits         string
 	Sandbox        tierFlags
 	MaxSessions    int
+	PostgresUser   string
+	ControlUID     int
 	SandboxUID     int
 	RunnerUID      int
 	EgressUID      int
+	QuarantineUID  int
 	LogFormat      string
 	KeepEvents     keepDuration
 }
@@ -77,11 +81,51 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.Limits, "limits", "enforce", "enforce, or best-effort where cgroups cannot be had")
 	c.Sandbox.flags(f)
 	f.IntVar(&c.MaxSessions, "max-sessions", 4, "sessions at once, of all repositories together")
-	f.IntVar(&c.SandboxUID, "sandbox-uid", 64001, "account id of sandboxes when started as root")
-	f.IntVar(&c.RunnerUID, "runner-uid", 64002, "account id of runners when started as root")
-	f.IntVar(&c.EgressUID, "egress-uid", 64003, "account id of the proxies of setup when started as root")
+	f.StringVar(&c.PostgresUser, "postgres-user", "postgres", "account of the private database when started as root")
+	f.IntVar(&c.ControlUID, "control-uid", controlUID, "account id of the control plane when started as root")
+	f.IntVar(&c.SandboxUID, "sandbox-uid", sandboxUID, "account id of sandboxes when started as root")
+	f.IntVar(&c.QuarantineUID, "quarantine-uid", quarantineUID, "account id of git on hostile bundles when started as root")
+	f.IntVar(&c.EgressUID, "egress-uid", egressUID, "account id of the proxies of setup when started as root")
+	f.IntVar(&c.RunnerUID, "runner-uid", runnerUID, fmt.Sprintf("first of the %d account ids of runners when started as root", runnerUIDs))
 	f.Var(&c.KeepEvents, "keep-events", "how long events of ended sessions are kept, as in 2555d (default: for ever)")
 	f.StringVar(&c.LogFormat, "log", "text", "text or json")
+}
+
+// Account ids that a root installation uses if it is told no others. Those of
+// runners lie where nothing else on a Linux machine is given accounts
+// (systemd's UIDS-GIDS: 60578 to 61183 are unused): each living runner has one
+// to itself, so that none can look into another's.
+const (
+	controlUID    = 64000
+	sandboxUID    = 64001
+	egressUID     = 64003
+	quarantineUID = 64004
+	runnerUID     = 60600
+	runnerUIDs    = 100
+)
+
+// checkAccounts refuses accounts that are root's or the same: each part is
+// closed to the others only if it has its own.
+func (c *serveConfig) checkAccounts() error {
+	taken := map[int]string{0: "root"}
+	for _, a := range []struct {
+		flag      string
+		first, of int
+	}{
+		{"--control-uid", c.ControlUID, 1}, {"--sandbox-uid", c.SandboxUID, 1}, {"--quarantine-uid", c.QuarantineUID, 1},
+		{"--egress-uid", c.EgressUID, 1}, {"--runner-uid", c.RunnerUID, runnerUIDs},
+	} {
+		for uid := a.first; uid < a.first+a.of; uid++ {
+			if who, ok := taken[uid]; ok || uid < 0 {
+				return usagef("%s: account id %d is that of %s; each part needs its own, runners %d in a row", a.flag, uid, who, runnerUIDs)
+			}
+			taken[uid] = a.flag
+		}
+	}
+	if c.MaxSessions > runnerUIDs {
+		return usagef("--max-sessions: at most %d, the number of accounts of runners", runnerUIDs)
+	}
+	return nil
 }
 
 // fromEnvironment sets every flag that was not given from its variable.
@@ -142,9 +186,11 @@ func (c *serveConfig) check() error {
 		c.HarnessLabel = filepath.Base(strings.Fields(c.HarnessCommand)[0])
 	}
 	if os.Geteuid() != 0 { // an ordinary user has one account for everything
-		c.SandboxUID, c.RunnerUID, c.EgressUID = os.Getuid(), os.Getuid(), os.Getuid()
+		me := os.Getuid()
+		c.ControlUID, c.SandboxUID, c.RunnerUID, c.EgressUID, c.QuarantineUID = me, me, me, me, me
+		return nil
 	}
-	return nil
+	return c.checkAccounts()
 }
 
 // withEnvironment makes a command's flags settable by environment variables.

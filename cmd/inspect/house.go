@@ -96,7 +96,7 @@ func (h *house) within(d time.Duration) (context.Context, context.CancelFunc) {
 func (h *house) open(ctx context.Context, o try.HouseOptions, models gateway.Config) (*try.House, error) {
 	h.config = serveConfig{
 		Data: o.Data, Git: fileURL(o.Origins), Expose: o.Expose, Limits: o.Limits, Sandbox: h.config.Sandbox, LogFormat: "text",
-		SandboxUID: 64001, RunnerUID: 64002, EgressUID: 64003,
+		SandboxUID: sandboxUID, RunnerUID: runnerUID, EgressUID: egressUID,
 	}
 	if me := os.Getuid(); os.Geteuid() != 0 {
 		h.config.SandboxUID, h.config.RunnerUID, h.config.EgressUID = me, me, me
@@ -137,9 +137,13 @@ func (h *house) open(ctx context.Context, o try.HouseOptions, models gateway.Con
 	}
 	h.later(func() { machines.Close() })
 	control := "http://" + machines.Addr().String()
+	runner := 0 // ourselves
+	if os.Geteuid() == 0 {
+		runner = h.config.RunnerUID
+	}
 	engine, err := local.New(local.Options{
 		Binary: binary, ControlURL: control, NodeSocket: h.dirs.nodeSocket, Dir: h.dirs.spool,
-		Credential: credential(h.config.RunnerUID), Args: []string{"--parent", strconv.Itoa(os.Getpid())}, Log: h.log,
+		UID: runner, Args: []string{"--parent", strconv.Itoa(os.Getpid())}, Log: h.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("the local engine: %w", err)

@@ -55,6 +55,20 @@ func holder(path string) int {
 	return pid
 }
 
+// soleServe takes the lock of a data directory. Where a killed serve's own
+// processes are just ending, it waits for them: they hold the lock, too.
+func soleServe(ctx context.Context, path string) (*os.File, error) {
+	for start := time.Now(); ; {
+		f, err := lockFile(path)
+		if !errors.Is(err, errLocked) || syscall.Kill(holder(path), 0) == nil || time.Since(start) > 10*time.Second {
+			return f, err
+		}
+		if err := proc.Sleep(ctx, proc.System(), 20*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
 // takeOver takes the lock in path from a process of an earlier control plane:
 // it asks that process to end and waits, at last with a kill. The lock being
 // held proves that the process id in the file is its holder's.

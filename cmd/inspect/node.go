@@ -23,6 +23,7 @@ import (
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
 	"inspect/envs/snapshot/dir"
+	"inspect/scheduler/local"
 )
 
 // nodeConfig is the configuration of `inspect node`.
@@ -31,6 +32,8 @@ type nodeConfig struct {
 	expose                                                                    []string
 	sandbox                                                                   tierFlags
 	sandboxUID, egressUID, parent                                             int
+	controlUID, runnerUID, quarantineUID                                      int
+	spool, quarantines                                                        string
 	log                                                                       string
 }
 
@@ -54,8 +57,13 @@ func nodeCommand() *cobra.Command {
 	f.StringVar(&c.limits, "limits", "enforce", "enforce or best-effort")
 	f.StringSliceVar(&c.expose, "expose", nil, "host directories that sandboxes may read")
 	c.sandbox.flags(f)
-	f.IntVar(&c.sandboxUID, "sandbox-uid", 64001, "account id of sandboxes")
-	f.IntVar(&c.egressUID, "egress-uid", 64003, "account id of the proxies of setup")
+	f.IntVar(&c.sandboxUID, "sandbox-uid", sandboxUID, "account id of sandboxes")
+	f.IntVar(&c.egressUID, "egress-uid", egressUID, "account id of the proxies of setup")
+	f.IntVar(&c.controlUID, "control-uid", 0, "account id of a control plane on this machine that has runners and quarantines started here; 0: there is none")
+	f.IntVar(&c.runnerUID, "runner-uid", runnerUID, fmt.Sprintf("first of the %d account ids of the runners it starts", runnerUIDs))
+	f.IntVar(&c.quarantineUID, "quarantine-uid", quarantineUID, "account id of its quarantines")
+	f.StringVar(&c.spool, "spool", "", "directory of the runners it starts")
+	f.StringVar(&c.quarantines, "quarantines", "", "directory of its quarantines")
 	f.IntVar(&c.parent, "parent", 0, "end, with everything that runs here, when the process with this id, which started this one, has ended")
 	f.StringVar(&c.log, "log", "text", "text or json")
 	return withEnvironment(cmd)
@@ -128,12 +136,20 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	if err := closeToOthers(c.root, c.sandboxUID); err != nil {
 		return fmt.Errorf("the node's directories: %w", err)
 	}
-	n, err := node.New(node.Options{
+	o := node.Options{
 		Name: c.name, Root: c.root, Socket: filepath.Join(c.root, "node.sock"), ControlURL: c.control, Token: token,
 		GrantKey: key, GitBase: c.gitBase, Store: store, Launcher: node.Sandboxes(launcher),
 		SandboxUID: c.sandboxUID, SandboxGID: c.sandboxUID, EgressUID: c.egressUID, EgressGID: c.egressUID, Binary: filepath.Join(c.root, "run", "init"),
 		Expose: c.expose, Redactor: redactor, Refreshes: 2, Log: log,
-	})
+	}
+	if c.controlUID != 0 {
+		q, err := forControl(c, binary, &o)
+		if err != nil {
+			return err
+		}
+		defer q.Close()
+	}
+	n, err := node.New(o)
 	if err != nil {
 		return err
 	}
@@ -155,6 +171,27 @@ func runNode(ctx context.Context, c nodeConfig) error {
 		}
 	}
 	return err
+}
+
+// forControl adds what a control plane on this machine that is not root needs
+// done here.
+func forControl(c nodeConfig, binary string, o *node.Options) (*sandbox.Launcher, error) {
+	engine, err := local.New(local.Options{
+		Binary: binary, ControlURL: c.control, NodeSocket: o.Socket, Dir: c.spool, UID: c.runnerUID, UIDs: runnerUIDs, Log: o.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	q, err := sandbox.New(sandbox.Options{
+		Binary: binary, RunDir: filepath.Join(c.root, "run", "quarantine"), CgroupRoot: c.cgroups + quarantineGroup,
+		UID: c.quarantineUID, GID: c.sandboxUID, BestEffort: c.limits == "best-effort", Log: o.Log,
+	})
+	if err != nil {
+		return nil, setupError{err}
+	}
+	o.ControlUID, o.Runners, o.Quarantines = c.controlUID, runners{engine}, node.Sandboxes(q)
+	o.QuarantineDir, o.QuarantineUID = c.quarantines, c.quarantineUID
+	return q, nil
 }
 
 // quarantineGroup is below an installation's control group, for quarantines.
@@ -184,6 +221,7 @@ type nodeProcess struct {
 	config  serveConfig
 	log     *slog.Logger
 	says    io.Writer // what the daemon logs
+	split   bool      // the control plane is not root: the daemon does for it what needs root
 	orphan  bool      // it goes on when this process is killed, for the next one to take over
 	tries   int       // how often in a row it may fail; 0: for ever
 }
@@ -203,6 +241,10 @@ func (p nodeProcess) run(ctx context.Context) error {
 		"--egress-uid", strconv.Itoa(p.config.EgressUID), "--log", p.config.LogFormat,
 	}
 	argv = append(argv, p.config.Sandbox.args()...)
+	if c := p.config; p.split {
+		argv = append(argv, "--control-uid", strconv.Itoa(c.ControlUID), "--runner-uid", strconv.Itoa(c.RunnerUID), "--spool", p.dirs.spool,
+			"--quarantine-uid", strconv.Itoa(c.QuarantineUID), "--quarantines", p.dirs.publish)
+	}
 	if !p.orphan {
 		argv = append(argv, "--parent", strconv.Itoa(os.Getpid()))
 	}

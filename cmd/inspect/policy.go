@@ -25,6 +25,7 @@ import (
 // leaves what it last said in force, and that is logged.
 type floorFile struct {
 	path string
+	read func() ([]byte, error)
 	log  *slog.Logger
 
 	mu    sync.Mutex
@@ -35,11 +36,20 @@ type floorFile struct {
 
 // openFloor reads the file for the first time. Without a path nothing is bound.
 func openFloor(path string, log *slog.Logger) (*floorFile, error) {
-	f := &floorFile{path: path, log: log}
+	return openFloorBy(path, log, func() ([]byte, error) { return readBounded(path, spec.MaxFloorBytes) })
+}
+
+// openFloorBy is openFloor with somebody else who reads the file.
+func openFloorBy(path string, log *slog.Logger, read func() ([]byte, error)) (*floorFile, error) {
+	f := &floorFile{path: path, read: read, log: log}
 	if path == "" {
 		return f, nil
 	}
-	body, floor, err := readFloor(path)
+	body, err := read()
+	var floor policy.Floor
+	if err == nil {
+		floor, err = parseFloor(path, body)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("--policy: %w", err)
 	}
@@ -73,7 +83,7 @@ func (f *floorFile) bound(repositoryID int64, ownerName string, sp spec.Spec) (s
 }
 
 func (f *floorFile) reread() {
-	body, err := readBounded(f.path, spec.MaxFloorBytes)
+	body, err := f.read()
 	floor := f.floor
 	if err == nil && !bytes.Equal(body, f.body) {
 		floor, err = parseFloor(f.path, body)

@@ -18,6 +18,9 @@ type quarantine struct {
 	uid, gid int
 }
 
+// quarantineLimits are of a quarantine's sandbox.
+var quarantineLimits = wire.Limits{CPU: 1, MemoryBytes: 2 << 30, Pids: 64}
+
 // quarantineEnd is how long the end of a quarantine's sandbox may take.
 const quarantineEnd = 30 * time.Second
 
@@ -33,7 +36,7 @@ func (q quarantine) Run(ctx context.Context, c publish.GitCommand) (int, error) 
 			{Source: c.Dir, Target: publish.QuarantineDir, Writable: true},
 			{Source: c.Mirror, Target: publish.MirrorDir},
 		},
-		Limits:  wire.Limits{CPU: 1, MemoryBytes: 2 << 30, Pids: 64},
+		Limits:  quarantineLimits,
 		Control: theirs,
 	})
 	theirs.Close()
@@ -41,16 +44,7 @@ func (q quarantine) Run(ctx context.Context, c publish.GitCommand) (int, error) 
 		ours.Close()
 		return 0, fmt.Errorf("quarantine: %w", err)
 	}
-	client := stream.NewClient(ours)
-	exit, runErr := client.Run(ctx, stream.Exec{
-		Argv: c.Argv, Env: c.Env, Dir: publish.QuarantineDir, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr,
-		Rlimits: stream.Rlimits{
-			CPUSeconds:   uint64(c.Limits.CPU / time.Second),
-			AddressSpace: uint64(c.Limits.AddressSpace),
-			FileSize:     uint64(c.Limits.FileSize),
-		},
-	})
-	client.Close()
+	code, runErr := runGit(ctx, stream.NewClient(ours), c)
 	ended := make(chan struct{})
 	go func() { box.Wait(); close(ended) }()
 	select {
@@ -66,5 +60,19 @@ func (q quarantine) Run(ctx context.Context, c publish.GitCommand) (int, error) 
 	if runErr != nil {
 		return 0, fmt.Errorf("quarantine: %w", runErr)
 	}
-	return exit.Code, nil
+	return code, nil
+}
+
+// runGit runs the command in the sandbox and ends it.
+func runGit(ctx context.Context, client *stream.Client, c publish.GitCommand) (int, error) {
+	defer client.Close()
+	exit, err := client.Run(ctx, stream.Exec{
+		Argv: c.Argv, Env: c.Env, Dir: publish.QuarantineDir, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr,
+		Rlimits: stream.Rlimits{
+			CPUSeconds:   uint64(c.Limits.CPU / time.Second),
+			AddressSpace: uint64(c.Limits.AddressSpace),
+			FileSize:     uint64(c.Limits.FileSize),
+		},
+	})
+	return exit.Code, err
 }

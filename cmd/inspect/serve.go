@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -54,50 +56,32 @@ func serveCommand() *cobra.Command {
 	return withEnvironment(cmd)
 }
 
-// serve puts the rooms together, runs them and takes them down in the opposite
-// order. It returns nil after a stop that was asked for.
+// serve runs the product on this machine until ctx ends. As root it is split:
+// see supervise. An ordinary user has one account, and one process for the
+// control plane and what starts it. It returns nil after a stop that was asked for.
 func serve(ctx context.Context, c serveConfig) error {
 	redactor := redact.New() // knows more as soon as secrets are read
 	log := newLog(c.LogFormat, redactor)
+	root := os.Geteuid() == 0
 	dirs, err := layOut(c.Data)
 	if err != nil {
 		return fmt.Errorf("the data directory: %w", err)
 	}
-	lock, err := lockFile(filepath.Join(dirs.private, "serve.lock"))
+	lock, err := soleServe(ctx, filepath.Join(dirs.private, "serve.lock"))
 	if err != nil {
 		return fmt.Errorf("inspect serve over %s: %w", c.Data, err)
 	}
 	defer lock.Close()
-
-	key, err := readSecret(c.KeyFile, "the App's private key")
-	if err != nil {
-		return usageError{err}
+	if root {
+		if err := dirs.giveAway(c); err != nil {
+			return fmt.Errorf("the data directory: %w", err)
+		}
 	}
-	secrets, err := webhookSecrets(c)
-	if err != nil {
-		return usageError{err}
-	}
-	signing, err := grantKey(dirs.private)
+	given, err := gather(c, dirs)
 	if err != nil {
 		return err
 	}
-	nodeToken, err := secretFile(dirs.private, "node.token", randomToken)
-	if err != nil {
-		return err
-	}
-	peopleToken, err := secretFile(dirs.private, "people.token", randomToken)
-	if err != nil {
-		return err
-	}
-	sealing, err := secretKeys(c.SecretsKeyFile, dirs.private, newSecretsKey)
-	if err != nil {
-		return usageError{err}
-	}
-	models, err := loadModels(c.ModelsFile)
-	if err != nil {
-		return usageError{err}
-	}
-	floor, err := openFloor(c.PolicyFile, log)
+	keys, err := secretKeys(c.SecretsKeyFile, dirs.private, newSecretsKey)
 	if err != nil {
 		return usageError{err}
 	}
@@ -110,55 +94,135 @@ func serve(ctx context.Context, c serveConfig) error {
 		return err
 	}
 	c.Expose = append(c.Expose, agents...)
-	redactor.Add(append(append(secrets, models.Secrets()...), key, string(nodeToken), string(peopleToken))...)
 
+	// What this machine lacks is said at once. As root it is the node daemon that
+	// starts sandboxes, with a launcher of its own.
+	runDir := dirs.run
+	if root {
+		runDir = ""
+	}
+	launcher, err := sandbox.New(sandbox.Options{
+		Binary: binary, RunDir: runDir, CgroupRoot: cgroupRoot(c.Data) + quarantineGroup, UID: c.SandboxUID, GID: c.SandboxUID,
+		BestEffort: c.Limits == "best-effort", Log: log,
+	})
+	if err != nil {
+		return setupError{err}
+	}
+	defer launcher.Close()
 	// Listeners first: a taken port is said before anything is started.
-	hooks, err := net.Listen("tcp", c.Hooks)
+	ports, err := openPorts(c)
 	if err != nil {
-		return fmt.Errorf("--listen-hooks: %w", err)
+		return err
 	}
-	defer hooks.Close()
-	people, err := net.Listen("tcp", c.People)
+	defer ports.Close()
+	node := nodeProcess{
+		binary: binary, dirs: dirs, control: ports.control(), config: c, log: log, says: os.Stderr, orphan: true, split: root,
+	}
+	if root {
+		return supervise(ctx, supervised{config: c, dirs: dirs, given: given, binary: binary, ports: ports, lock: lock, node: node, keys: keys, log: log})
+	}
+
+	if given.Database == "" {
+		pg, err := startPostgres(ctx, c, dirs, log)
+		if err != nil {
+			return err
+		}
+		defer stopPostgres(ctx, pg, log)
+		given.Database = pg.URL()
+	}
+	if err := passableBy(dirs.publish, c.SandboxUID); err != nil {
+		return fmt.Errorf("the directory to publish from: %w", err)
+	}
+	reapAll(launcher, log) // what an earlier process left in the middle of reading a bundle
+	engine, err := local.New(local.Options{
+		Binary: binary, ControlURL: ports.control(), NodeSocket: dirs.nodeSocket, Dir: dirs.spool, Log: log,
+	})
 	if err != nil {
-		return fmt.Errorf("--listen-people: %w", err)
+		return fmt.Errorf("the local engine: %w", err)
 	}
-	defer people.Close()
-	machines, err := net.Listen("tcp", c.Machines)
+	floor, err := openFloor(c.PolicyFile, log)
 	if err != nil {
-		return fmt.Errorf("--listen-machines: %w", err)
+		return usageError{err}
 	}
-	defer machines.Close()
-	control := "http://" + machines.Addr().String()
+	return plane{
+		config: c, dirs: dirs, given: given, ports: ports, floor: floor, keys: keys, redactor: redactor, log: log,
+		engine: engine, stopRunners: engine.StopAll, runnerUID: c.RunnerUID,
+		quarantine: quarantine{launcher: launcher, uid: c.SandboxUID, gid: c.SandboxUID},
+		beside:     node.run,
+	}.run(ctx)
+}
+
+// ports are the three listeners.
+type ports struct {
+	hooks, people, machines net.Listener
+}
+
+func openPorts(c serveConfig) (p ports, err error) {
+	for _, l := range []struct {
+		flag, address string
+		to            *net.Listener
+	}{{"--listen-hooks", c.Hooks, &p.hooks}, {"--listen-people", c.People, &p.people}, {"--listen-machines", c.Machines, &p.machines}} {
+		if *l.to, err = net.Listen("tcp", l.address); err != nil {
+			p.Close()
+			return p, fmt.Errorf("%s: %w", l.flag, err)
+		}
+	}
+	return p, nil
+}
+
+func (p ports) all() []net.Listener { return []net.Listener{p.hooks, p.people, p.machines} }
+
+// Close closes those that are open.
+func (p ports) Close() {
+	for _, l := range p.all() {
+		if l != nil {
+			l.Close()
+		}
+	}
+}
+
+// control is the address of the listener for machines.
+func (p ports) control() string { return "http://" + p.machines.Addr().String() }
+
+// plane is the control plane with what it needs from whoever starts it.
+type plane struct {
+	config   serveConfig
+	dirs     directories
+	given    given
+	ports    ports
+	floor    *floorFile
+	keys     keyText // of environments' secrets
+	redactor *redact.Redactor
+	log      *slog.Logger // redacts by it
+
+	engine      scheduler.Engine
+	stopRunners func(context.Context)
+	runnerUID   int // of their grants
+	quarantine  publish.Quarantine
+	beside      func(context.Context) error // runs until the runners have ended; nil: nothing does
+}
+
+// run puts the rooms together, runs them and takes them down in the opposite
+// order.
+func (p plane) run(ctx context.Context) error {
+	c, dirs, log, floor, redactor := p.config, p.dirs, p.log, p.floor, p.redactor
+	secrets, signing := p.given.Webhooks, ed25519.NewKeyFromSeed(p.given.GrantSeed)
+	models, err := p.given.models()
+	if err != nil {
+		return usageError{err}
+	}
+	redactor.Add(slices.Concat(secrets, models.Secrets(), []string{p.given.Key, p.given.NodeToken, p.given.PeopleToken})...)
 	public := strings.TrimRight(c.PublicURL, "/")
 	if public == "" {
-		public = "http://" + people.Addr().String()
+		public = "http://" + p.ports.people.Addr().String()
 	}
 	sessionURL := func(id string) string { return public + "/sessions/" + id }
-
-	url := c.PostgresURL
-	if url == "" {
-		pg, err := storage.StartPostgres(ctx, filepath.Join(c.Data, "postgres"), log)
-		if errors.Is(err, storage.ErrNotInstalled) {
-			return setupError{err}
-		}
-		if err != nil {
-			return fmt.Errorf("the private database: %w", err)
-		}
-		defer func() {
-			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-			defer cancel()
-			if err := pg.Stop(stop); err != nil {
-				log.Error("the private database did not stop", "error", err)
-			}
-		}()
-		url = pg.URL()
-	}
-	db, err := storage.Open(ctx, url, log)
+	db, err := storage.Open(ctx, p.given.Database, log)
 	if err != nil {
 		return fmt.Errorf("the database: %w", err)
 	}
 	defer db.Close()
-	vault := newVault(db, sealing, redactor, log)
+	vault := newVault(db, p.keys, redactor, log)
 	if err := vault.Learn(ctx); err != nil {
 		return err
 	}
@@ -177,40 +241,20 @@ func serve(ctx context.Context, c serveConfig) error {
 		return sched.Record(ctx, session, scheduler.EventGitHub, w)
 	}
 	app, err := github.New(github.Options{
-		AppID: c.AppID, Key: []byte(key), APIBase: c.API, GitBase: c.Git,
+		AppID: c.AppID, Key: []byte(p.given.Key), APIBase: c.API, GitBase: c.Git,
 		WriteSpacing: spacing, Redactor: redactor, Record: record, Log: log,
 	})
 	if err != nil {
 		return usageError{err}
 	}
 	defer app.Close(ctx) // tokens do not outlive us
-	launcher, err := sandbox.New(sandbox.Options{
-		Binary: binary, RunDir: dirs.run, CgroupRoot: cgroupRoot(c.Data) + "/quarantine", UID: c.SandboxUID, GID: c.SandboxUID,
-		BestEffort: c.Limits == "best-effort", Log: log,
-	})
-	if err != nil {
-		return setupError{err}
-	}
-	defer launcher.Close()
-	if err := passableBy(dirs.publish, c.SandboxUID); err != nil {
-		return fmt.Errorf("the directory to publish from: %w", err)
-	}
-	reapAll(launcher, log) // what an earlier process left in the middle of reading a bundle
-	engine, err := local.New(local.Options{
-		Binary: binary, ControlURL: control, NodeSocket: dirs.nodeSocket, Dir: dirs.spool,
-		Credential: credential(c.RunnerUID), Log: log,
-	})
-	if err != nil {
-		return fmt.Errorf("the local engine: %w", err)
-	}
-
 	fx := &effects{app: app, db: db}
 	var in *intake.Intake
 	sched, err = scheduler.New(scheduler.Options{
-		DB: db, Blobs: blobs, Effects: fx, Engine: engine, Log: log, KeepEvents: time.Duration(c.KeepEvents),
+		DB: db, Blobs: blobs, Effects: fx, Engine: p.engine, Log: log, KeepEvents: time.Duration(c.KeepEvents),
 		Limits:   scheduler.Limits{Total: c.MaxSessions},
 		Times:    scheduler.Times{Refresh: 15 * time.Minute},
-		GrantKey: signing, RunnerUID: c.RunnerUID, ModelAPI: models.API, Bound: floor.bound,
+		GrantKey: signing, RunnerUID: p.runnerUID, ModelAPI: models.API, Bound: floor.bound,
 		Secrets: vault, SecretsAllowed: floor.secrets, Redactor: redactor,
 		Delivery: func(ctx context.Context, guid string) error {
 			defer app.Revoke(ctx, guid)
@@ -234,7 +278,7 @@ func serve(ctx context.Context, c serveConfig) error {
 	fx.publisher, err = publish.New(publish.Options{
 		DB: db, Blobs: blobs, CloneURL: app.CloneURL, Bot: app.Bot, Redactor: redactor, SessionURL: sessionURL, Log: log,
 		GitHub:     func(id int64) publish.GitHub { return app.Installation(id) },
-		Quarantine: quarantine{launcher: launcher, uid: c.SandboxUID, gid: c.SandboxUID},
+		Quarantine: p.quarantine,
 		PricesAsOf: models.PricesAsOf, Floor: floor.For, Record: record,
 		Mirrors: dirs.mirrors, WorkDir: dirs.publish,
 	})
@@ -254,13 +298,13 @@ func serve(ctx context.Context, c serveConfig) error {
 		return usageError{err}
 	}
 	pages, err := web.NewPages(web.PagesOptions{
-		DB: db, Blobs: blobs, Token: string(peopleToken), TokenPlace: "in " + filepath.Join(dirs.private, "people.token"),
-		AllowedHosts: hostsOf(public), GitHub: app.Bases().Git, Log: log,
+		DB: db, Blobs: blobs, Token: p.given.PeopleToken, TokenPlace: "in " + filepath.Join(dirs.private, "people.token"),
+		AllowedHosts: hostsOf(public), GitHub: app.Bases().Git, Redactor: redactor, Log: log,
 	})
 	if err != nil {
 		return fmt.Errorf("people's pages: %w", err)
 	}
-	hash := sha256.Sum256(nodeToken)
+	hash := sha256.Sum256([]byte(p.given.NodeToken))
 	if err := sched.RegisterNode(ctx, localNode, hash[:]); err != nil {
 		return fmt.Errorf("the local node: %w", err)
 	}
@@ -277,25 +321,25 @@ func serve(ctx context.Context, c serveConfig) error {
 	stopped, stopAll := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopAll(nil)
 	group, run := errgroup.WithContext(ctx)
-	group.Go(func() error { return listen(run, hooks, hook) })
-	group.Go(func() error { return listen(run, people, pages) })
+	group.Go(func() error { return listen(run, p.ports.hooks, hook) })
+	group.Go(func() error { return listen(run, p.ports.people, pages) })
 	group.Go(func() error {
 		// Machines are heard until the runners have ended.
-		return listen(stopped, machines, web.NewMachines(web.MachinesOptions{Machines: sched, Model: model, Log: log}))
+		return listen(stopped, p.ports.machines, web.NewMachines(web.MachinesOptions{Machines: sched, Model: model, Log: log}))
 	})
-	group.Go(func() error {
-		return nodeProcess{binary: binary, dirs: dirs, control: control, config: c, log: log, says: os.Stderr, orphan: true}.run(stopped)
-	})
+	if p.beside != nil {
+		group.Go(func() error { return p.beside(stopped) })
+	}
 	group.Go(func() error {
 		err := sched.Run(run)
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
-		engine.StopAll(end) // sessions go on from their last bundle when we start again
+		p.stopRunners(end) // sessions go on from their last bundle when we start again
 		stopAll(nil)
 		return err
 	})
 	group.Go(func() error { knowBot(run, app, log); return nil })
-	log.Info("inspect serves", "hooks", "http://"+hooks.Addr().String()+webhook.DefaultPath, "people", public, "token", "in "+filepath.Join(dirs.private, "people.token"), "machines", control)
+	log.Info("inspect serves", "hooks", "http://"+p.ports.hooks.Addr().String()+webhook.DefaultPath, "people", public, "token", "in "+filepath.Join(dirs.private, "people.token"), "machines", p.ports.control())
 	err = group.Wait()
 	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)) {
 		return nil
@@ -395,7 +439,8 @@ type directories struct {
 	publish    string // quarantines
 }
 
-func layOut(data string) (directories, error) {
+// placesIn is where everything of a data directory is.
+func placesIn(data string) directories {
 	d := directories{
 		private: filepath.Join(data, "private"),
 		bin:     filepath.Join(data, "bin"),
@@ -406,10 +451,16 @@ func layOut(data string) (directories, error) {
 	}
 	d.nodeSocket = filepath.Join(d.node, "node.sock")
 	d.mirrors = filepath.Join(d.node, "mirrors")
+	return d
+}
+
+// layOut makes them.
+func layOut(data string) (directories, error) {
+	d := placesIn(data)
 	if len(d.nodeSocket) > 107 {
 		return d, fmt.Errorf("%s is too long a path: the node daemon's socket in it must stay under 108 bytes", data)
 	}
-	for dir, mode := range map[string]fs.FileMode{data: 0o711, d.private: 0o700, d.bin: 0o755, d.node: 0o711, d.spool: 0o711, d.publish: 0o711, d.run: 0o755} {
+	for dir, mode := range map[string]fs.FileMode{data: 0o711, d.private: 0o700, d.bin: 0o755, d.node: 0o711, d.spool: 0o711, d.publish: 0o711, d.run: 0o711} {
 		if err := os.MkdirAll(dir, mode); err != nil {
 			return d, err
 		}
@@ -418,6 +469,40 @@ func layOut(data string) (directories, error) {
 		}
 	}
 	return d, nil
+}
+
+// giveAway gives the accounts of a split installation what is theirs: the
+// control plane its evidence and the directory it publishes from, through which
+// also the quarantines' account passes. What an earlier control plane left there
+// in the middle of its work is removed: only root can remove all of it.
+func (d directories) giveAway(c serveConfig) error {
+	if err := os.RemoveAll(d.publish); err != nil {
+		return err
+	}
+	if err := passableBy(d.publish, c.SandboxUID); err != nil {
+		return err
+	}
+	if err := os.Chown(d.publish, c.ControlUID, -1); err != nil {
+		return err
+	}
+	evidence, ok := strings.CutPrefix(c.EvidenceURL, "file://")
+	if !ok || !strings.HasPrefix(evidence, c.Data+"/") {
+		return nil // the operator's, who lets the control plane write there
+	}
+	if err := os.MkdirAll(evidence, 0o700); err != nil {
+		return err
+	}
+	if st, err := os.Lstat(evidence); err != nil || int(st.Sys().(*syscall.Stat_t).Uid) == c.ControlUID {
+		return err
+	}
+	// Made by root, before the control plane had an account: nobody else could
+	// come here until now.
+	return filepath.WalkDir(evidence, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, c.ControlUID, c.ControlUID)
+	})
 }
 
 // ownBinary copies this program into dir under a name made of its content, so
@@ -451,29 +536,6 @@ func ownBinary(dir string) (string, error) {
 func cgroupRoot(data string) string {
 	sum := sha256.Sum256([]byte(data))
 	return "/inspect-" + hex.EncodeToString(sum[:4])
-}
-
-func webhookSecrets(c serveConfig) ([]string, error) {
-	var out []string
-	for _, path := range []string{c.SecretFile, c.OldSecretFile} {
-		if path == "" {
-			continue
-		}
-		s, err := readSecret(path, "the webhook secret")
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, s)
-	}
-	return out, nil
-}
-
-// credential is the account of runners; nil where this process may not choose.
-func credential(uid int) *syscall.Credential {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid), Groups: []uint32{}}
 }
 
 func hostsOf(public string) []string {

@@ -78,7 +78,7 @@ func runTry(cmd *cobra.Command, o try.Options, c tryFlags) error {
 	if err := c.complete(cmd, &o); err != nil {
 		return err
 	}
-	p, err := newPrograms(c.programs, sandboxUID())
+	p, err := newPrograms(c.programs, sandboxAccount())
 	if err != nil {
 		return err
 	}
@@ -107,12 +107,12 @@ func runTry(cmd *cobra.Command, o try.Options, c tryFlags) error {
 	return try.Run(ctx, o)
 }
 
-// sandboxUID is the account of sandboxes.
-func sandboxUID() int {
+// sandboxAccount is the account of sandboxes.
+func sandboxAccount() int {
 	if os.Geteuid() != 0 {
 		return os.Getuid()
 	}
-	return 64001
+	return sandboxUID
 }
 
 // complete reads flags that are not options as they stand.
@@ -150,7 +150,7 @@ func (c *tryFlags) complete(cmd *cobra.Command, o *try.Options) error {
 		if err != nil {
 			return usagef("--expose %s: %w", e, err)
 		}
-		if p := (programs{uid: sandboxUID()}); !p.reachable(abs) {
+		if p := (programs{uid: sandboxAccount()}); !p.reachable(abs) {
 			return usagef("--expose %s: the account of sandboxes cannot pass to it; open it and the directories above it to others (chmod o+x), or copy it elsewhere", e)
 		}
 		o.Expose[i] = abs

@@ -28,48 +28,52 @@ const (
 	secretsKeyHelp = "file with the keys that environments' secrets are sealed with, the newest first (default: the keys in " + secretsKeyVar + ", else a file made in the data directory)"
 )
 
-// secretKeys returns where the keys of environments' secrets come from. A file
-// is read at each use, so that a rotation needs no restart. The one in the
-// private directory is made by create if it is not there.
-func secretKeys(file, private string, create func() ([]byte, error)) (func() (*seal.Keys, error), error) {
+// keyText returns the keys that environments' secrets are sealed with, as text.
+// A file is read at each use, so that a rotation needs no restart.
+type keyText func() (string, error)
+
+// keys are those it returns now.
+func (t keyText) keys() (*seal.Keys, error) {
+	text, err := t()
+	if err != nil {
+		return nil, err
+	}
+	keys, err := seal.ParseKeys(text)
+	if err != nil {
+		return nil, fmt.Errorf("the keys of secrets: %w", err)
+	}
+	return keys, nil
+}
+
+// secretKeys returns where the keys of environments' secrets come from. The
+// file in the private directory is made by create if it is not there.
+func secretKeys(file, private string, create func() ([]byte, error)) (keyText, error) {
 	text, given := os.LookupEnv(secretsKeyVar)
 	_ = os.Unsetenv(secretsKeyVar) // not for what we start
+	where, from := secretsKeyVar, keyText(func() (string, error) { return text, nil })
 	switch {
 	case given && file != "":
 		return nil, fmt.Errorf("--secrets-key-file and %s: expected one of them, but found both", secretsKeyVar)
-	case given:
-		keys, err := seal.ParseKeys(text)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", secretsKeyVar, err)
-		}
-		return func() (*seal.Keys, error) { return keys, nil }, nil
-	case file == "":
+	case !given && file == "":
 		file = filepath.Join(private, secretsKeyFile)
-		if create == nil {
-			break
-		}
-		if _, err := secretFile(private, secretsKeyFile, create); err != nil {
-			return nil, err
+		if create != nil {
+			if _, err := secretFile(private, secretsKeyFile, create); err != nil {
+				return nil, err
+			}
 		}
 	}
-	read := func() (*seal.Keys, error) {
-		text, err := readSecret(file, "the keys of secrets")
-		if err != nil {
-			return nil, err
-		}
-		keys, err := seal.ParseKeys(text)
-		if err != nil {
-			return nil, fmt.Errorf("the keys of secrets in %s: %w", file, err)
-		}
-		return keys, nil
+	if !given {
+		where, from = file, func() (string, error) { return readSecret(file, "the keys of secrets") }
 	}
-	_, err := read()
-	return read, err
+	if _, err := from.keys(); err != nil {
+		return nil, fmt.Errorf("%s: %w", where, err)
+	}
+	return from, nil
 }
 
 // newVault is the store of environments' secrets.
-func newVault(db *storage.DB, keys func() (*seal.Keys, error), redactor *redact.Redactor, log *slog.Logger) *secrets.Store {
-	return secrets.New(secrets.Options{DB: db, Keys: keys, Redactor: redactor, Log: log})
+func newVault(db *storage.DB, keys keyText, redactor *redact.Redactor, log *slog.Logger) *secrets.Store {
+	return secrets.New(secrets.Options{DB: db, Keys: keys.keys, Redactor: redactor, Log: log})
 }
 
 // secrets says what the policy, as it is now, does not let a repository have.

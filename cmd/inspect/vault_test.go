@@ -159,7 +159,7 @@ func TestSecretKeys(t *testing.T) {
 		if err != nil {
 			return "", err
 		}
-		k, err := keys()
+		k, err := keys.keys()
 		if err != nil {
 			return "", err
 		}

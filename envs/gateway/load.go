@@ -27,24 +27,61 @@ const (
 	maxKeyFile = 16 << 10
 )
 
-// Load reads models.yml and the key files it names; relative names are taken
-// from its own folder. A key file that other accounts can read is an error.
-func Load(path string) (Config, error) {
-	body, err := readAtMost(path, maxConfig, false)
-	if err != nil {
-		return Config{}, fmt.Errorf("read the models' configuration: %w", err)
+// Files are a models.yml and the key files it names, as they were read: who may
+// read them can hand them to who may not.
+type Files struct {
+	Path string            `json:"path"`
+	Body []byte            `json:"body"`
+	Keys map[string][]byte `json:"keys"` // by the name in the text
+}
+
+// Read reads models.yml and the key files it names; relative names are taken
+// from its own folder. A key file that other accounts can read is an error, and
+// so is anything that Files.Config would complain of.
+func Read(path string) (Files, error) {
+	f := Files{Path: path, Keys: map[string][]byte{}}
+	var err error
+	if f.Body, err = readAtMost(path, maxConfig, false); err != nil {
+		return f, fmt.Errorf("read the models' configuration: %w", err)
 	}
-	dir := filepath.Dir(path)
-	c, err := Parse(body, func(name string) ([]byte, error) {
+	_, err = f.parse(func(name string) ([]byte, error) {
+		file := name
 		if !filepath.IsAbs(name) {
-			name = filepath.Join(dir, name)
+			file = filepath.Join(filepath.Dir(path), name)
 		}
-		return readAtMost(name, maxKeyFile, true)
+		key, err := readAtMost(file, maxKeyFile, true)
+		f.Keys[name] = key
+		return key, err
 	})
+	return f, err
+}
+
+// Config is what the files say.
+func (f Files) Config() (Config, error) {
+	return f.parse(func(name string) ([]byte, error) {
+		key, ok := f.Keys[name]
+		if !ok {
+			return nil, fmt.Errorf("%s was not handed over", name)
+		}
+		return key, nil
+	})
+}
+
+func (f Files) parse(readFile func(name string) ([]byte, error)) (Config, error) {
+	c, err := Parse(f.Body, readFile)
 	if err != nil {
-		return Config{}, fmt.Errorf("%s:\n%w", path, err)
+		return Config{}, fmt.Errorf("%s:\n%w", f.Path, err)
 	}
 	return c, nil
+}
+
+// Load is Read and what the files say.
+func Load(path string) (Config, error) {
+	f, err := Read(path)
+	if err != nil {
+		return Config{}, err
+	}
+	return f.Config()
 }
 
 // readAtMost reads a file. secret: nobody else may be able to.

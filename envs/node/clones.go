@@ -31,6 +31,9 @@ func (n *Node) open(grant, verb string, uid int) (wire.Grant, snapshot.CloneID, 
 	if err != nil {
 		return g, snapshot.CloneID{}, err
 	}
+	if g.PeerUID == wire.PeerRunner && !n.isRunner(uid, g) {
+		return wire.Grant{}, snapshot.CloneID{}, refuse("unauthorized", "grant refused: the caller is not the runner of this attempt")
+	}
 	id := snapshot.CloneID{Session: g.Session, Generation: g.Generation, Purpose: g.Purpose}
 	if g.Purpose != wire.PurposeWork && g.Purpose != wire.PurposeVerify {
 		return g, id, badRequest("the grant is for no purpose that is known here")
@@ -243,14 +246,14 @@ func (n *Node) startGranted(ctx context.Context, uid int, line []byte, files []*
 	if err := json.Unmarshal(line, &req); err != nil {
 		return "", nil, badRequest("the request is not JSON")
 	}
+	if req.Quarantine {
+		return n.startQuarantine(ctx, uid, req.Grant, files)
+	}
 	g, id, err := n.open(req.Grant, wire.VerbSandbox, uid)
 	if err != nil {
 		return "", nil, err
 	}
-	if len(files) != 1 {
-		return "", nil, badRequest(fmt.Sprintf("%d descriptors were passed, it must be the one control stream", len(files)))
-	}
-	if err := isStream(files[0]); err != nil {
+	if err := oneStream(files); err != nil {
 		return "", nil, err
 	}
 	if err := checkSockets(g.Sockets); err != nil {
@@ -307,6 +310,14 @@ func sendReply(c *net.UnixConn, reply wire.SandboxReply, files []*os.File) error
 		_, err = c.Write(line[sent:])
 	}
 	return err
+}
+
+// oneStream refuses anything but one descriptor, the control stream.
+func oneStream(files []*os.File) error {
+	if len(files) != 1 {
+		return badRequest(fmt.Sprintf("%d descriptors were passed, it must be the one control stream", len(files)))
+	}
+	return isStream(files[0])
 }
 
 // isStream refuses anything but one end of a unix stream socketpair.

@@ -76,6 +76,22 @@ func (n *Node) listen() (*server, error) {
 		}
 		return struct{}{}, n.discardGranted(ctx, uid, r.Grant)
 	}))
+	for path, do := range map[string]func(context.Context, wire.Grant, string) (bool, error){
+		"POST /run/start": n.runStart, "POST /run/state": n.runState, "POST /run/stop": n.runStop, "POST /run/stop-all": n.runStopAll,
+	} {
+		mux.HandleFunc(path, s.handle(func(ctx context.Context, uid int, body []byte) (any, error) {
+			var r wire.RunRequest
+			if err := json.Unmarshal(body, &r); err != nil {
+				return nil, badRequest("the request is not JSON")
+			}
+			g, err := n.openControl(r.Grant, wire.VerbRun, uid)
+			if err != nil {
+				return nil, err
+			}
+			running, err := do(ctx, g, r.Secret)
+			return wire.RunReply{Running: running}, err
+		}))
+	}
 	s.http = &http.Server{
 		Handler: mux, ReadHeaderTimeout: helloTimeout, ReadTimeout: helloTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {

@@ -62,7 +62,17 @@ type Options struct {
 	// to execute. Without it a refresh that declares egress fails.
 	EgressUID, EgressGID int
 	Binary               string
-	Expose               []string // host directories shown in sandboxes whose bin is put on PATH
+	// ControlUID is the account of a control plane on this machine that is not
+	// root: what it may ask for with VerbRun and VerbQuarantine. 0: there is none.
+	ControlUID int
+	Runners    Runners // whom VerbRun reaches; nil: runners are started elsewhere
+	// Quarantines starts the sandboxes of VerbQuarantine, over directories below
+	// QuarantineDir that belong to ControlUID, as QuarantineUID and the
+	// sandboxes' group. nil: there are none.
+	Quarantines   Launcher
+	QuarantineDir string
+	QuarantineUID int
+	Expose        []string // host directories shown in sandboxes whose bin is put on PATH
 
 	MinFree      int64         // bytes; below it nothing is restored or refreshed. Default 1 GiB; negative: no floor
 	Grace        time.Duration // age under which nothing is collected; default 10 min
@@ -203,6 +213,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.log.Info("node daemon is serving", "node", n.o.Name, "socket", n.o.Socket, "store", n.o.Store.Name(), "tier", n.probe.Tier, "limits", n.probe.Limits)
 	wg.Wait()
 	if errors.Is(context.Cause(ctx), ErrStopAll) {
+		n.stopRunners(context.WithoutCancel(ctx))
 		n.stopSandboxes(context.WithoutCancel(ctx))
 	}
 	return nil

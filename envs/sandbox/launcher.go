@@ -206,10 +206,10 @@ func (l *Launcher) placeBinary() error {
 }
 
 func copyBinary(binary, dir, name string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return err
 	}
-	if err := os.Chmod(dir, 0o755); err != nil {
+	if err := os.Chmod(dir, 0o711); err != nil {
 		return err
 	}
 	from, err := os.Open(binary)

@@ -143,11 +143,16 @@ type Grant struct {
 	RepositoryID int64     `json:"repository_id"`   // whose mirror may be mounted read-only
 	Image        string    `json:"image,omitempty"` // name@sha256:…, in place of the node's programs
 	Limits       Limits    `json:"limits"`
-	PeerUID      int       `json:"peer_uid"`          // uid of the runner that may use it
-	Tier         string    `json:"tier,omitempty"`    // TierBubblewrap, TierGVisor: the least the sandbox may be; empty: any
-	Sockets      []string  `json:"sockets,omitempty"` // SocketModel, SocketEgress: ways out of the sandbox that end at the runner
+	PeerUID      int       `json:"peer_uid"`            // uid of the caller that may use it; PeerRunner: whom the node itself started the attempt's runner as
+	Tier         string    `json:"tier,omitempty"`      // TierBubblewrap, TierGVisor: the least the sandbox may be; empty: any
+	Sockets      []string  `json:"sockets,omitempty"`   // SocketModel, SocketEgress: ways out of the sandbox that end at the runner
+	Directory    string    `json:"directory,omitempty"` // VerbQuarantine: NAME or NAME/NAME below the node's directory of quarantines
 	Expires      time.Time `json:"expires"`
 }
+
+// PeerRunner as a grant's PeerUID lets in the account of the attempt's runner,
+// which the node has started itself and knows.
+const PeerRunner = -1
 
 // Tiers of sandboxes, the weaker first.
 const (
@@ -169,6 +174,10 @@ const (
 	VerbRestore = "restore"
 	VerbSandbox = "sandbox"
 	VerbDiscard = "discard"
+
+	// The control plane's own, where it is not root: only its account may use them.
+	VerbRun        = "run"        // start, look after and stop the runner of an attempt
+	VerbQuarantine = "quarantine" // a sandbox over a directory of the control plane's, for git on hostile data
 )
 
 // Sockets a grant can name. For each a port on the sandbox's loopback leads to
@@ -204,6 +213,19 @@ type DiscardRequest struct {
 	Grant string `json:"grant"`
 }
 
+// RunRequest (POST /run/start, /run/state, /run/stop) is about the runner of the
+// grant's attempt; POST /run/stop-all is about all runners here. Each is
+// idempotent: an attempt is started once, one that is not there is stopped.
+type RunRequest struct {
+	Grant  string `json:"grant"`
+	Secret string `json:"secret,omitempty"` // for a start: the runner's one-time secret
+}
+
+// RunReply answers it.
+type RunReply struct {
+	Running bool `json:"running"`
+}
+
 // SandboxRequest is the one line of JSON (ended by \n) that opens a sandbox
 // connection. With it the caller passes exactly one file descriptor: its end's
 // peer of a SOCK_STREAM socketpair, the control stream of the init inside
@@ -220,6 +242,8 @@ type SandboxRequest struct {
 	// egress proxy, which adds credentials. The sandbox trusts it beside the
 	// node's own. Empty: there is none.
 	Authority string `json:"authority,omitempty"`
+	// Quarantine asks for the sandbox of a grant with VerbQuarantine.
+	Quarantine bool `json:"quarantine,omitempty"`
 }
 
 // SandboxReply is the one line of JSON that answers a SandboxRequest. With its

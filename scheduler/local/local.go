@@ -36,8 +36,11 @@ type Options struct {
 	// Dir holds one directory for each attempt: the runner's spool, its log, and
 	// what it runs as.
 	Dir string
-	// Credential is whom runners run as; nil: ourselves.
-	Credential *syscall.Credential
+	// UID is whom runners run as, where this process is root; 0: ourselves.
+	UID int
+	// UIDs, if more than one, is how many accounts from UID on there are for
+	// runners: of those that live no two are the same.
+	UIDs int
 	// Grace is what a runner gets between SIGTERM and SIGKILL; zero: 5 s.
 	Grace time.Duration
 	// Keep is how long the directory of an attempt stays after its end, for its
@@ -65,6 +68,7 @@ type ref struct {
 	Start uint64 `json:"start"` // clock ticks after boot, field 22 of /proc/PID/stat
 	Boot  string `json:"boot"`  // the kernel's boot id: after a reboot nothing lives
 	Dir   string `json:"dir"`   // the attempt's, below Options.Dir
+	UID   int    `json:"uid"`   // whom it runs as
 }
 
 const (
@@ -72,6 +76,7 @@ const (
 	runnerPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	logName    = "runner.log"
 	refName    = "engine.json"
+	ownName    = "own" // all of an attempt's directory that is the runner's own
 	spoolName  = "spool"
 	// A log that is larger is moved aside, and begun anew, at the next look.
 	maxLogBytes = 1 << 20
@@ -121,35 +126,97 @@ func (e *Engine) Start(ctx context.Context, a scheduler.Attempt) (json.RawMessag
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.prune()
-	name := fmt.Sprintf("%s-g%d", a.Session, a.Generation)
+	name := nameOf(a.Session, a.Generation)
 	if r, ok := e.stored(name); ok {
 		return json.Marshal(r)
 	}
 	// Between a start and its record there is a moment in which we may have died.
-	if pid, ok := e.find(a); ok {
-		return e.record(name, pid)
+	if pid, uid, ok := e.find(a); ok {
+		return e.record(name, pid, uid)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	pid, err := e.spawn(a, name)
+	uid, err := e.account()
+	if err != nil {
+		return nil, err
+	}
+	pid, err := e.spawn(a, name, uid)
 	if err != nil {
 		return nil, fmt.Errorf("starting the runner of session %s: %w", a.Session, err)
 	}
 	e.children[pid] = true
-	return e.record(name, pid)
+	return e.record(name, pid, uid)
 }
 
-// stored reads the record of an attempt that was started before.
+func nameOf(session string, generation int) string { return fmt.Sprintf("%s-g%d", session, generation) }
+
+// Find returns the reference of an attempt that was started here, running or not.
+func (e *Engine) Find(session string, generation int) (json.RawMessage, bool) {
+	if !sessionForm.MatchString(session) || generation < 1 {
+		return nil, false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r, ok := e.stored(nameOf(session, generation))
+	if !ok {
+		return nil, false
+	}
+	b, err := json.Marshal(r)
+	return b, err == nil
+}
+
+// RunsAs says whom the living runner of an attempt runs as.
+func (e *Engine) RunsAs(session string, generation int) (uid int, ok bool) {
+	if !sessionForm.MatchString(session) || generation < 1 {
+		return 0, false
+	}
+	e.mu.Lock() // one that is just being started has its record then
+	r, ok := e.stored(nameOf(session, generation))
+	e.mu.Unlock()
+	if !ok || r.Boot != e.boot {
+		return 0, false
+	}
+	st, err := readStat(r.PID)
+	return r.UID, err == nil && st.start == r.Start && !st.dead()
+}
+
+// account is whom the next runner runs as.
+func (e *Engine) account() (int, error) {
+	if e.o.UIDs <= 1 {
+		return e.o.UID, nil
+	}
+	all, err := pids()
+	if err != nil {
+		return 0, err
+	}
+	used := map[int]bool{}
+	for _, pid := range all {
+		used[ownerOf(pid)] = true
+	}
+	for uid := e.o.UID; uid < e.o.UID+e.o.UIDs; uid++ {
+		if !used[uid] {
+			return uid, nil
+		}
+	}
+	return 0, fmt.Errorf("all %d accounts for runners, from %d on, are in use", e.o.UIDs, e.o.UID)
+}
+
+// stored reads the record of an attempt that was started before. One in a
+// directory that is not ours would be what somebody else says.
 func (e *Engine) stored(name string) (ref, bool) {
 	var r ref
+	var st unix.Stat_t
+	if err := unix.Lstat(filepath.Join(e.o.Dir, name), &st); err != nil || int(st.Uid) != os.Geteuid() {
+		return r, false
+	}
 	b, err := os.ReadFile(filepath.Join(e.o.Dir, name, refName))
 	return r, err == nil && json.Unmarshal(b, &r) == nil && r.PID > 0
 }
 
-func (e *Engine) record(name string, pid int) (json.RawMessage, error) {
+func (e *Engine) record(name string, pid, uid int) (json.RawMessage, error) {
 	st, err := readStat(pid)
-	r := ref{PID: pid, Boot: e.boot, Dir: name}
+	r := ref{PID: pid, Boot: e.boot, Dir: name, UID: uid}
 	if err == nil { // else it is over already, and State will say so
 		r.Start = st.start
 	}
@@ -167,25 +234,32 @@ func (e *Engine) record(name string, pid int) (json.RawMessage, error) {
 	return b, nil
 }
 
-func (e *Engine) spawn(a scheduler.Attempt, name string) (int, error) {
+func (e *Engine) spawn(a scheduler.Attempt, name string, uid int) (int, error) {
+	// The log and the record are ours and not the runner's: it must not be able
+	// to put anything in their place.
 	dir := filepath.Join(e.o.Dir, name)
-	spool := filepath.Join(dir, spoolName)
-	for _, d := range []string{dir, spool} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
-			return 0, err
-		}
+	own := filepath.Join(dir, ownName)
+	mode := os.FileMode(0o700)
+	if uid != 0 {
+		mode = 0o711
+	}
+	if err := os.MkdirAll(dir, mode); err != nil {
+		return 0, err
+	}
+	if err := os.MkdirAll(own, 0o700); err != nil {
+		return 0, err
 	}
 	log, err := os.OpenFile(filepath.Join(dir, logName), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return 0, err
 	}
 	defer log.Close()
-	if c := e.o.Credential; c != nil {
-		for _, p := range []string{dir, spool, filepath.Join(dir, logName)} {
-			if err := os.Chown(p, int(c.Uid), int(c.Gid)); err != nil {
-				return 0, err
-			}
+	attr := &syscall.SysProcAttr{Setsid: true}
+	if uid != 0 {
+		if err := errors.Join(os.Chmod(dir, mode), os.Lchown(own, uid, uid)); err != nil {
+			return 0, err
 		}
+		attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid), Groups: []uint32{}}
 	}
 	// The secret goes through a pipe that is filled before the runner reads; it
 	// is far smaller than what a pipe holds.
@@ -201,11 +275,11 @@ func (e *Engine) spawn(a scheduler.Attempt, name string) (int, error) {
 	_ = out.Close()
 	cmd := exec.Command(e.o.Binary, append([]string{"runner",
 		"--control", e.o.ControlURL, "--session", a.Session, "--generation", strconv.Itoa(a.Generation),
-		"--node-socket", e.o.NodeSocket, "--spool", spool}, e.o.Args...)...)
-	cmd.Dir, cmd.Env = dir, []string{runnerPath}
+		"--node-socket", e.o.NodeSocket, "--spool", filepath.Join(own, spoolName)}, e.o.Args...)...)
+	cmd.Dir, cmd.Env = own, []string{runnerPath}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: e.o.Credential}
-	if err := cmd.Start(); err != nil {
+	cmd.SysProcAttr = attr
+	if err := proc.StartBare(cmd); err != nil {
 		return 0, err
 	}
 	pid := cmd.Process.Pid
@@ -246,7 +320,7 @@ func (e *Engine) Stop(ctx context.Context, stored json.RawMessage) error {
 	}
 	dir := filepath.Join(e.o.Dir, filepath.Base(r.Dir))
 	boundLog(filepath.Join(dir, logName))
-	if err := os.RemoveAll(filepath.Join(dir, spoolName)); err != nil {
+	if err := os.RemoveAll(filepath.Join(dir, ownName)); err != nil {
 		e.o.Log.Warn("a runner's spool stays for now", "directory", dir, "error", err)
 	}
 	return nil

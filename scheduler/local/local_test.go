@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -37,6 +38,7 @@ func fakeRunner(args []string) int {
 			spool = args[i+1]
 		}
 	}
+	_ = os.MkdirAll(spool, 0o700)
 	line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
 	how := args[len(args)-1]
 	if how == "stubborn" || how == "family" {
@@ -101,7 +103,7 @@ type told struct {
 // hear waits for what the runner was told.
 func hear(t *testing.T, dir string, generation int) told {
 	t.Helper()
-	path := filepath.Join(dir, fmt.Sprintf("%s-g%d", session, generation), "spool", "told")
+	path := filepath.Join(dir, fmt.Sprintf("%s-g%d", session, generation), "own", "spool", "told")
 	var got told
 	eventually(t, "the runner speaks", func() bool {
 		b, err := os.ReadFile(path)
@@ -140,7 +142,7 @@ func TestRunnerGetsWhatItNeedsAndNoMore(t *testing.T) {
 	ref := start(t, e, 2)
 	got := hear(t, dir, 2)
 	want := "--control http://127.0.0.1:1 --session " + session + " --generation 2 --node-socket /run/node.sock --spool " +
-		filepath.Join(dir, session+"-g2", "spool") + " waits"
+		filepath.Join(dir, session+"-g2", "own", "spool") + " waits"
 	if strings.Join(got.Args, " ") != want {
 		t.Errorf("arguments %q", got.Args)
 	}
@@ -153,7 +155,7 @@ func TestRunnerGetsWhatItNeedsAndNoMore(t *testing.T) {
 	if strings.Contains(string(ref), "secret") {
 		t.Errorf("the secret is in the reference: %s", ref)
 	}
-	if fi, err := os.Stat(filepath.Join(dir, session+"-g2")); err != nil || fi.Mode().Perm() != 0o700 {
+	if fi, err := os.Stat(filepath.Join(dir, session+"-g2", "own")); err != nil || fi.Mode().Perm() != 0o700 {
 		t.Errorf("the attempt's directory: %v, %v", fi.Mode(), err)
 	}
 	if st, err := readStat(got.PID); err != nil || st.session != got.PID {
@@ -170,7 +172,7 @@ func TestRunnerGetsWhatItNeedsAndNoMore(t *testing.T) {
 	if s := state(t, e, ref); s != scheduler.EngineGone {
 		t.Fatalf("state after a stop %d", s)
 	}
-	if _, err := os.Stat(filepath.Join(dir, session+"-g2", "spool")); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(dir, session+"-g2", "own", "spool")); !os.IsNotExist(err) {
 		t.Errorf("the spool is still there: %v", err)
 	}
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d", got.PID)); !os.IsNotExist(err) {
@@ -310,7 +312,7 @@ func TestNobodyElseIsEnded(t *testing.T) {
 		t.Error("a broken reference was taken")
 	}
 	// A process that only has the right words is not the runner.
-	if _, ok := e.find(scheduler.Attempt{Session: session, Generation: 1}); ok {
+	if _, _, ok := e.find(scheduler.Attempt{Session: session, Generation: 1}); ok {
 		t.Error("found a runner that is none")
 	}
 }
@@ -378,5 +380,88 @@ func TestEngineRefuses(t *testing.T) {
 	e.o.Binary = "/nonexistent/inspect"
 	if _, err := e.Start(context.Background(), scheduler.Attempt{Session: session, Generation: 1}); err == nil {
 		t.Error("started a program that is not there")
+	}
+}
+
+// Runners of living attempts are different accounts, none of which can read
+// another's files or put anything in the place of our record of it; each is
+// known by its account as long as it lives.
+func TestEachRunnerIsAnAccountOfItsOwn(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can start processes of other accounts")
+	}
+	dir, err := os.MkdirTemp("", "inspect-local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(dir, "runner")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(bin, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	spool := filepath.Join(dir, "spool")
+	e, err := New(Options{Binary: bin, ControlURL: "http://127.0.0.1:1", NodeSocket: "/run/node.sock", Dir: spool, UID: 60650, UIDs: 2, Grace: 300 * time.Millisecond, Args: []string{"waits"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refs := []json.RawMessage{start(t, e, 1), start(t, e, 2)}
+	uids := map[int]bool{}
+	for g := 1; g <= 2; g++ {
+		pid := hear(t, spool, g).PID
+		uid, ok := e.RunsAs(session, g)
+		if !ok || uid != ownerOf(pid) || uid < 60650 || uid > 60651 {
+			t.Errorf("runner %d runs as %d, it is said %d, %v", g, ownerOf(pid), uid, ok)
+		}
+		uids[uid] = true
+		body, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"NoNewPrivs:\t1", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "Groups:\t \n"} {
+			if !strings.Contains(string(body), want) {
+				t.Errorf("runner %d: no %q in\n%s", g, want, body)
+			}
+		}
+		for name, mode := range map[string]os.FileMode{"": 0o711, refName: 0o600, logName: 0o600} {
+			fi, err := os.Stat(filepath.Join(spool, fmt.Sprintf("%s-g%d", session, g), name))
+			if err != nil || fi.Mode().Perm() != mode || fi.Sys().(*syscall.Stat_t).Uid != 0 {
+				t.Errorf("%q of runner %d: %v, %v", name, g, fi, err)
+			}
+		}
+		own, err := os.Stat(filepath.Join(spool, fmt.Sprintf("%s-g%d", session, g), ownName))
+		if err != nil || own.Mode().Perm() != 0o700 || int(own.Sys().(*syscall.Stat_t).Uid) != uid {
+			t.Errorf("what is runner %d's own: %v, %v", g, own, err)
+		}
+	}
+	if len(uids) != 2 {
+		t.Errorf("two runners are %v", uids)
+	}
+	if _, err := e.Start(context.Background(), scheduler.Attempt{Session: session, Generation: 3}); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("a third runner of two accounts: %v", err)
+	}
+	if err := e.Stop(context.Background(), refs[0]); err != nil {
+		t.Fatal(err)
+	}
+	if uid, ok := e.RunsAs(session, 1); ok {
+		t.Errorf("a runner that has ended still runs as %d", uid)
+	}
+	start(t, e, 3)
+	// A record that a runner could have written names any process it likes.
+	forged := filepath.Join(spool, session+"-g9")
+	if err := errors.Join(os.Mkdir(forged, 0o711), os.WriteFile(filepath.Join(forged, refName), refs[1], 0o600), os.Chown(forged, 60651, 60651)); err != nil {
+		t.Fatal(err)
+	}
+	if ref, ok := e.Find(session, 9); ok {
+		t.Errorf("a forged record is believed: %s", ref)
+	}
+	if again, ok := newEngine(t, spool, "waits").Find(session, 2); !ok || string(again) != string(refs[1]) {
+		t.Errorf("found %s, %v", again, ok)
 	}
 }

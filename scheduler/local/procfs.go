@@ -2,13 +2,13 @@ package local
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"inspect/scheduler"
 )
@@ -85,20 +85,33 @@ func sessionMembers(leader int) ([]int, error) {
 	return out, nil
 }
 
+// ownerOf is whom a process runs as, -1 if it is gone. Its directory in /proc
+// would not do: that of a process that keeps to itself is root's.
+func ownerOf(pid int) int {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		return -1
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 2 && f[0] == "Uid:" {
+			if uid, err := strconv.Atoi(f[2]); err == nil {
+				return uid
+			}
+		}
+	}
+	return -1
+}
+
 // find looks for the runner of an attempt among all processes. A process in a
 // sandbox can have any command line; it is in another pid namespace.
-func (e *Engine) find(a scheduler.Attempt) (int, bool) {
+func (e *Engine) find(a scheduler.Attempt) (pid, uid int, ok bool) {
 	all, err := pids()
 	if err != nil {
-		return 0, false
+		return 0, 0, false
 	}
 	ns, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
-		return 0, false
-	}
-	uid := os.Geteuid()
-	if c := e.o.Credential; c != nil {
-		uid = int(c.Uid)
+		return 0, 0, false
 	}
 	want := fmt.Sprintf("\x00--session\x00%s\x00--generation\x00%d\x00", a.Session, a.Generation)
 	for _, pid := range all {
@@ -107,8 +120,8 @@ func (e *Engine) find(a scheduler.Attempt) (int, bool) {
 		if err != nil || !bytes.HasPrefix(line, []byte(e.o.Binary+"\x00runner\x00")) || !bytes.Contains(line, []byte(want)) {
 			continue
 		}
-		fi, err := os.Stat(dir)
-		if err != nil || int(fi.Sys().(*syscall.Stat_t).Uid) != uid {
+		uid := ownerOf(pid)
+		if first := cmp.Or(e.o.UID, os.Geteuid()); uid < first || uid >= first+max(e.o.UIDs, 1) {
 			continue
 		}
 		if theirs, err := os.Readlink(filepath.Join(dir, "ns", "pid")); err != nil || theirs != ns {
@@ -117,7 +130,7 @@ func (e *Engine) find(a scheduler.Attempt) (int, bool) {
 		if st, err := readStat(pid); err != nil || st.dead() || st.session != pid {
 			continue
 		}
-		return pid, true
+		return pid, uid, true
 	}
-	return 0, false
+	return 0, 0, false
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -89,6 +90,44 @@ func TestKilled(t *testing.T) {
 		}
 	}
 	onlyAllowed(t, s.github)
+}
+
+// A split installation has two more processes that may be killed: the control
+// plane and the database. Both are started again.
+func TestControlPlaneAndDatabaseKilled(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("an ordinary user's control plane is serve itself")
+	}
+	s := openStage(t, map[string]map[string]string{"killed": small("--delay", "6s")})
+	ctx := patienceOf(t, 4*time.Minute)
+	id := s.of(ctx, "killed", s.ask("killed", "Too dear"))
+	s.until(ctx, id, "working", func(v sessionView) bool { return v.State == "working" })
+	s.serve.mu.Lock()
+	serve := s.serve.cmd.Process.Pid
+	s.serve.mu.Unlock()
+	for _, role := range []string{"control-plane", "postgres"} {
+		// Of a role the first is the oldest: the others are its children.
+		all := family(t, serve)
+		i := slices.IndexFunc(all, func(p process) bool { return p.role() == role })
+		if i < 0 {
+			t.Fatalf("there is no %s among %+v", role, all)
+		}
+		if err := syscall.Kill(all[i].pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := s.until(ctx, id, "over", over)
+	if v.State != "delivered" || v.Generation != 1 {
+		t.Errorf("%s (%s: %s) in attempt %d", v.State, v.Reason, v.Words, v.Generation)
+	}
+	if pulls := pullsOf(t, s.github, "killed"); len(pulls) != 1 {
+		t.Errorf("%d pull requests", len(pulls))
+	}
+	s.serve.mu.Lock()
+	defer s.serve.mu.Unlock()
+	if again := s.serve.cmd.Process.Pid; again != serve {
+		t.Errorf("serve itself ended: it is %d now, it was %d", again, serve)
+	}
 }
 
 // An agent that misbehaves: the right end, the reason in words, and everything

@@ -55,6 +55,21 @@ func Discard(ctx context.Context, socket, grant string) error {
 	})
 }
 
+// Run asks for what (start, state, stop or stop-all) to be done with the runner
+// of the grant's attempt. Errors as for Restore.
+func Run(ctx context.Context, socket, what, grant, secret string) (running bool, err error) {
+	var r wire.RunReply
+	err = insist(ctx, what+" a runner", func(ctx context.Context) error {
+		return post(ctx, socket, "/run/"+what, wire.RunRequest{Grant: grant, Secret: secret}, &r)
+	})
+	return r.Running, err
+}
+
+// Quarantine starts a quarantine's sandbox. Errors as for Restore.
+func Quarantine(ctx context.Context, socket, grant string) (Running, error) {
+	return Start(ctx, socket, wire.SandboxRequest{Grant: grant, Quarantine: true})
+}
+
 // Running is a sandbox that was started.
 type Running struct {
 	// Client runs commands in it. Closing it ends the sandbox; the daemon's end
