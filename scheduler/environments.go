@@ -98,7 +98,7 @@ func (s *Scheduler) refresh(ctx context.Context, q *storage.Queries, env storage
 		Snapshot: snap.ID, Environment: env.ID, Generation: int(snap.Generation),
 		Remote: wire.Remote{RepositoryID: repo.ID, URL: s.o.CloneURL(repo), Branch: branch},
 		Commit: commit, ConfigDigest: env.ConfigDigest, Image: sp.Image, Setup: wireSteps(sp.Setup),
-		Services: wireServices(sp.Services), Load: wireSteps(sp.Data.Load), Egress: sp.Egress, Inject: wireInject(sp.Inject),
+		Services: wireServices(sp.Services), Load: wireSteps(sp.Data.Load), Egress: sp.Egress, Internal: s.o.EgressInternal, Inject: wireInject(sp.Inject),
 		Limits: wireLimits(sp.Limits), Timeout: s.times.Refresh,
 	}
 	return s.addWork(ctx, q, node.Name, wire.WorkRefresh, "refresh:"+snap.ID, wire.Work{Refresh: &work})

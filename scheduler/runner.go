@@ -97,6 +97,7 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 			return wire.Spec{}, refuse(codeBadRequest, "%v", err)
 		}
 	}
+	out.Internal = s.o.EgressInternal
 	out.Services, out.Egress, out.Inject = wireServices(sp.Services), sp.DeclaredEgress(), wireInject(sp.Inject)
 	for _, v := range sp.Verify {
 		out.Verify = append(out.Verify, wire.Verify(v))

@@ -40,6 +40,9 @@ type Options struct {
 	// are derived from it, so it must be the same after a restart.
 	GrantKey  ed25519.PrivateKey
 	RunnerUID int // uid the runners run as; grants are bound to it
+	// EgressInternal are the address ranges of the operator's own network that
+	// hosts of an environment's egress may have.
+	EgressInternal []string
 
 	// Delivery handles one stored webhook delivery. It is called at most once at
 	// a time for each, and again after an error or a crash. A delivery that is

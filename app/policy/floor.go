@@ -135,8 +135,7 @@ func Effective(sp spec.Spec, b Bounds) (spec.Spec, []Value, error) {
 	e.one("data.provenance", sp.Data.Provenance, "no data", func(k spec.FloorKeys) []string { return k.Data }, equal)
 	e.egress(sp)
 	e.secrets(sp.SecretNames())
-	// A repository names no image yet, so that nothing can be beyond.
-	e.atMost("images", func(k spec.FloorKeys) []string { return k.Images }, func([]string) []string { return nil })
+	e.one("image", sp.Image, "the node's own programs", func(k spec.FloorKeys) []string { return k.Images }, matchesImage)
 	if tier, from := b.Sandbox(); tier != "" {
 		e.values = append(e.values, Value{Key: "sandbox (at least)", Value: tier, From: from})
 	}
@@ -300,6 +299,12 @@ func equal(most, asked string) bool { return most == asked }
 func matches(pattern, s string) bool {
 	ok, err := doublestar.Match(pattern, s)
 	return ok && err == nil
+}
+
+// matchesImage compares an image's name, without its digest.
+func matchesImage(pattern, image string) bool {
+	name, _, _ := strings.Cut(image, "@")
+	return matches(pattern, name)
 }
 
 // coversHost says whether all that an entry of egress opens is within a list of

@@ -236,8 +236,12 @@ data: {provenance: synthetic, load: [{run: x, secrets: [SEED_2, NPM_]}]}
 	}
 }
 
+const digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
 // greedy asks for all that a repository can ask for.
 const greedy = `
+image: docker.example/evil@sha256:` + digest + `
+setup: [{run: x, secrets: [PRODUCTION_KEY]}]
 egress: [npm, "*.internal.example"]
 data: {provenance: production}
 harness: {kind: codex, model: openai/gpt}
@@ -260,7 +264,8 @@ func TestEachKeyOfTheFloorBinds(t *testing.T) {
 		"Models":    {floor: "models: [\"anthropic/*\"]", shown: Value{Key: "harness.model (at most)", Value: "anthropic/*"}, asked: "openai/gpt"},
 		"Harnesses": {floor: "harnesses: [opencode]", shown: Value{Key: "harness.kind (at most)", Value: "opencode"}, asked: "codex"},
 		"Data":      {floor: "data: [synthetic]", shown: Value{Key: "data.provenance (at most)", Value: "synthetic"}, asked: "production"},
-		"Images":    {floor: "images: [\"registry.example/**\"]", shown: Value{Key: "images (at most)", Value: "registry.example/**"}, holds: func(spec.Spec, Bounds) bool { return true }},
+		"Images":    {floor: "images: [\"registry.example/**\"]", shown: Value{Key: "image (at most)", Value: "registry.example/**"}, asked: "docker.example/evil@sha256:" + digest},
+		"Secrets":   {floor: "secrets: [NPM_*]", shown: Value{Key: "secrets (at most)", Value: "NPM_*"}, asked: "PRODUCTION_KEY"},
 		"Sandbox": {floor: "sandbox: gvisor", shown: Value{Key: "sandbox (at least)", Value: "gvisor"},
 			holds: func(_ spec.Spec, b Bounds) bool { tier, _ := b.Sandbox(); return tier == "gvisor" }},
 		"Protected": {floor: "publish: {protected: [\"infra/**\"]}", shown: Value{Key: "publish.protected", Value: "infra/**"},
@@ -279,6 +284,7 @@ func TestEachKeyOfTheFloorBinds(t *testing.T) {
 		"Limits.MemoryBytes": {floor: "limits: {memory: 1GiB}", shown: Value{Key: "limits.memory", Value: "1GiB"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.MemoryBytes == 1<<30 }},
 		"Limits.Pids":        {floor: "limits: {pids: 100}", shown: Value{Key: "limits.pids", Value: "100"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.Pids == 100 }},
 		"Limits.DiskBytes":   {floor: "limits: {disk: 1GiB}", shown: Value{Key: "limits.disk", Value: "1GiB"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.DiskBytes == 1<<30 }},
+		"Limits.EgressBytes": {floor: "limits: {egress: 1GiB}", shown: Value{Key: "limits.egress", Value: "1GiB"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.EgressBytes == 1<<30 }},
 		"Limits.Timeout":     {floor: "limits: {timeout: 5m}", shown: Value{Key: "limits.timeout", Value: "5m"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.Timeout == 5*time.Minute }},
 		"Limits.Concurrent":  {floor: "limits: {concurrent: 1}", shown: Value{Key: "limits.concurrent", Value: "1"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.Concurrent == 1 }},
 		"Limits.Budget":      {floor: "limits: {budget_usd: 2}", shown: Value{Key: "limits.budget_usd", Value: "$2.00"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.Budget == 2*spec.Dollar }},

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"inspect/envs/egress"
 	"inspect/envs/spec"
 )
 
@@ -41,6 +42,7 @@ type serveConfig struct {
 	PolicyFile     string
 	Programs       []string
 	Expose         []string
+	EgressInternal []string
 	Limits         string
 	Sandbox        tierFlags
 	MaxSessions    int
@@ -77,6 +79,7 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.ModelsFile, "models", "", "file with model providers, models and prices (docs/models.yml)")
 	f.StringVar(&c.PolicyFile, "policy", "", "file with what no repository can pass (default: all repositories may use Inspect, nothing is bound)")
 	f.StringSliceVar(&c.Programs, "program", nil, "NAME=PATH of an agent's native program; default: found on PATH")
+	f.StringSliceVar(&c.EgressInternal, "egress-internal", nil, "address ranges of your own network where hosts of an environment's egress may be, like 10.20.0.0/16 (default: none)")
 	f.StringSliceVar(&c.Expose, "expose", nil, "host directories that sandboxes may read, at the same path")
 	f.StringVar(&c.Limits, "limits", "enforce", "enforce, or best-effort where cgroups cannot be had")
 	c.Sandbox.flags(f)
@@ -168,6 +171,11 @@ func (c *serveConfig) check() error {
 	}
 	if err := c.Sandbox.check(); err != nil {
 		return err
+	}
+	for _, r := range c.EgressInternal {
+		if err := egress.CheckInternal(r); err != nil {
+			return usagef("--egress-internal: %w", err)
+		}
 	}
 	data, err := filepath.Abs(c.Data)
 	if err != nil {

@@ -22,6 +22,8 @@ type Config struct {
 	Allow  []string     `json:"allow"`
 	Inject []Credential `json:"inject,omitempty"`
 	Limit  int64        `json:"limit,omitempty"` // of a Meter
+	// Internal as in Options.
+	Internal []string `json:"internal,omitempty"`
 
 	// The rest is for tests.
 	AllowAddresses []string          `json:"allow_addresses,omitempty"`
@@ -69,7 +71,7 @@ func child(socket *os.File, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	opt := Options{
-		Allow: c.Allow, Inject: c.Inject, Meter: NewMeter(c.Limit), AllowAddresses: c.AllowAddresses,
+		Allow: c.Allow, Inject: c.Inject, Meter: NewMeter(c.Limit), Internal: c.Internal, AllowAddresses: c.AllowAddresses,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	if len(c.Resolve) > 0 {

@@ -82,6 +82,11 @@ type Options struct {
 	Meter  *Meter       // nil: one of its own, without a limit
 	Log    *slog.Logger // nil: none
 
+	// Internal are address ranges of the operator's own network that may be
+	// reached, where Allow names a host there. This machine's own addresses are
+	// not among them. See CheckInternal.
+	Internal []string
+
 	// Resolver replaces the machine's, AllowAddresses ("127.0.0.1:8443") are
 	// reached although they are not public, and Roots replace the machine's
 	// certificate authorities where a credential is added. All are for tests.
@@ -99,6 +104,7 @@ type Proxy struct {
 	config *smokescreen.Config
 	proxy  *goproxy.ProxyHttpServer
 	log    *slog.Logger
+	inner  internal
 	inject []*injected
 	issuer *issuer // nil: nothing is injected
 	meter  *Meter
@@ -123,6 +129,9 @@ func New(opt Options) (*Proxy, error) {
 	p := &Proxy{opt: opt, log: opt.Log, meter: opt.Meter, life: life{meter: opt.Meter}}
 	var err error
 	if p.list, err = parseList(opt.Allow); err != nil {
+		return nil, err
+	}
+	if p.inner, err = parseInternal(opt.Internal); err != nil {
 		return nil, err
 	}
 	if err := p.prepareInjection(); err != nil {
@@ -152,7 +161,8 @@ func (p *Proxy) build() error {
 	}
 	c.ShuttingDown.Store(false) // it reads that without looking whether it is there
 	c.ConnTracker = conntrack.NewTracker(c.IdleTimeout, c.MetricsClient, c.Log, c.ShuttingDown, nil)
-	if err := errors.Join(c.SetDenyRanges(neverReached), c.SetDenyAddresses(ownAddresses()), c.SetAllowAddresses(p.opt.AllowAddresses)); err != nil {
+	err := errors.Join(c.SetDenyRanges(neverReached), c.SetDenyAddresses(p.inner.own), c.SetAllowAddresses(p.opt.AllowAddresses), c.SetAllowRanges(p.opt.Internal))
+	if err != nil {
 		return err
 	}
 	p.config = c
@@ -178,21 +188,6 @@ func (p *Proxy) build() error {
 	return nil
 }
 
-// ownAddresses are this machine's: services that listen on all of them are not
-// for sandboxes, whatever name leads there.
-func ownAddresses() (out []string) {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil
-	}
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok {
-			out = append(out, n.IP.String())
-		}
-	}
-	return out
-}
-
 // resolver asks for absolute names: no search domain of this machine is tried.
 // It asks no longer than the proxy lives.
 type resolver struct{ p *Proxy }
@@ -206,7 +201,10 @@ func (r resolver) LookupIP(ctx context.Context, network, host string) ([]net.IP,
 	defer cancel()
 	defer context.AfterFunc(r.p.life.ctx, cancel)()
 	ips, err := of.LookupIP(ctx, network, host+".")
-	if i := slices.IndexFunc(ips, r.p.inner); i >= 0 {
+	if slices.ContainsFunc(ips, r.p.inner.isOwn) {
+		return nil, errOwn
+	}
+	if i := slices.IndexFunc(ips, r.p.refused); i >= 0 {
 		// smokescreen would take one of the others. A name that leads inside
 		// as well leads nowhere: whoever made it so wants to come in.
 		return ips[i : i+1], nil
@@ -214,8 +212,8 @@ func (r resolver) LookupIP(ctx context.Context, network, host string) ([]net.IP,
 	return ips, err
 }
 
-// inner says whether smokescreen would refuse an address.
-func (p *Proxy) inner(ip net.IP) bool {
+// refused says whether smokescreen would refuse an address.
+func (p *Proxy) refused(ip net.IP) bool {
 	to := func(r smokescreen.RuleRange) bool { return r.Net.Contains(ip) }
 	return !slices.ContainsFunc(p.config.AllowRanges, to) &&
 		(!ip.IsGlobalUnicast() || ip.IsPrivate() || slices.ContainsFunc(p.config.DenyRanges, to))

@@ -58,7 +58,7 @@ func (n *Node) startProxy(ctx context.Context, w *ways, id int64, work wire.Refr
 	if n.o.Binary == "" {
 		return nil, errors.New("start the egress proxy: this node was not told which program that is")
 	}
-	settings := egress.Config{Allow: work.Egress, Limit: work.Limits.EgressBytes}
+	settings := egress.Config{Allow: work.Egress, Internal: work.Internal, Limit: work.Limits.EgressBytes}
 	if len(work.Inject) > 0 {
 		values, err := n.control.secrets(ctx, id, egress.SecretNames(work.Inject))
 		for _, v := range values {

@@ -85,7 +85,7 @@ func (a *attempt) newProxy(ctx context.Context) (*egress.Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	opt := egress.Options{Allow: a.spec.Egress, Noise: noise, Meter: a.meter, Log: a.log, Decide: func(e wire.Egress) {
+	opt := egress.Options{Allow: a.spec.Egress, Internal: a.spec.Internal, Noise: noise, Meter: a.meter, Log: a.log, Decide: func(e wire.Egress) {
 		e.Noise = e.Noise && ownDoing(a.spec.Harness.Kind, e.Command)
 		e.Command = a.events.text(e.Command, 1<<10)
 		a.events.add(wire.EventEgress, e)

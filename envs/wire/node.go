@@ -89,9 +89,10 @@ type RefreshWork struct {
 	Image        string        `json:"image,omitempty"` // name@sha256:…, in place of the node's programs
 	Setup        []Step        `json:"setup"`
 	Services     []Service     `json:"services,omitempty"`
-	Load         []Step        `json:"load,omitempty"`   // fills the services with data, after setup
-	Egress       []string      `json:"egress,omitempty"` // what setup may reach
-	Inject       []Injection   `json:"inject,omitempty"` // credentials the proxy adds there
+	Load         []Step        `json:"load,omitempty"`     // fills the services with data, after setup
+	Egress       []string      `json:"egress,omitempty"`   // what setup may reach
+	Internal     []string      `json:"internal,omitempty"` // as in Spec
+	Inject       []Injection   `json:"inject,omitempty"`   // credentials the proxy adds there
 	Limits       Limits        `json:"limits"`
 	Timeout      time.Duration `json:"timeout"`
 }

@@ -73,6 +73,9 @@ type Spec struct {
 	Services []Service `json:"services,omitempty"`
 	// Egress is what the agent and verification may reach, as in the file.
 	Egress []string `json:"egress,omitempty"`
+	// Internal are the address ranges of the operator's own network that hosts
+	// of Egress may have.
+	Internal []string `json:"internal,omitempty"`
 	// Inject are the credentials the proxy adds to what it lets through.
 	Inject []Injection `json:"inject,omitempty"`
 
