@@ -187,6 +187,14 @@ func TestLostRunnerIsReplacedAndTheOldOneRefused(t *testing.T) {
 	sess, old := w.running(s)
 	w.phase(s, old, "restoring", "working")
 	sum := w.bundle(s, old, 3, "work so far")
+	was, err := s.Spec(ctx, old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	use := wire.Event{Number: 3, Kind: wire.EventUse, Data: wire.EgressUse{Sent: 1 << 20, Received: 1 << 30}}
+	if reply, err := s.AppendEvents(ctx, old, []wire.Event{use}); err != nil || reply.Acked != 3 {
+		t.Fatalf("%+v, %v", reply, err)
+	}
 	w.engine.kill(sess.ID)
 	w.look(s, sess.ID)
 	got := w.want(sess.ID, Placing, "")
@@ -213,6 +221,9 @@ func TestLostRunnerIsReplacedAndTheOldOneRefused(t *testing.T) {
 	sp, err := s.Spec(ctx, next)
 	if err != nil || sp.Resume == nil || sp.Resume.SHA256 != sum || sp.Resume.Generation != 1 || sp.Resume.Turn != 3 || sp.Resume.Tip != tipSHA {
 		t.Fatalf("resume %+v, %v", sp.Resume, err)
+	}
+	if left := sp.Limits.EgressBytes; left != was.Limits.EgressBytes-1<<20-1<<30 {
+		t.Errorf("of %d bytes that the session may send and receive %d are left", was.Limits.EgressBytes, left)
 	}
 	rc, err := s.Bundle(ctx, next, sum)
 	if err != nil {

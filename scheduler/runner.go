@@ -102,6 +102,9 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 	for _, v := range sp.Verify {
 		out.Verify = append(out.Verify, wire.Verify(v))
 	}
+	if err := leaveEgress(ctx, q, &out); err != nil {
+		return wire.Spec{}, err
+	}
 	b, err := q.LastBundleBefore(ctx, storage.LastBundleBeforeParams{SessionID: sess.ID, Generation: a.Generation})
 	if err == nil {
 		out.Resume = &wire.Resume{Generation: int(b.Generation), Turn: int(b.Turn), SHA256: b.Sha256, Tip: b.Tip}
@@ -381,3 +384,17 @@ var idForm = regexp.MustCompile(`^[a-z2-7]{10}$`)
 func validID(id string) bool { return idForm.MatchString(id) }
 
 func validGeneration(g int) bool { return g >= 1 && g <= 1000 }
+
+// leaveEgress takes what earlier attempts sent and received from what this one
+// may: the limit is the session's.
+func leaveEgress(ctx context.Context, q *storage.Queries, sp *wire.Spec) error {
+	if sp.Limits.EgressBytes == 0 {
+		return nil
+	}
+	used, err := q.EgressBytes(ctx, storage.EgressBytesParams{SessionID: sp.Session, Before: int32(sp.Generation)})
+	if err != nil {
+		return fmt.Errorf("adding up what session %s sent and received: %w", sp.Session, err)
+	}
+	sp.Limits.EgressBytes = max(1, sp.Limits.EgressBytes-used.Sent-used.Received) // 0 would be no limit
+	return nil
+}

@@ -168,6 +168,33 @@ func (q *Queries) EgressAllowed(ctx context.Context, sessionID string) (int64, e
 	return connections, err
 }
 
+const egressBytes = `-- name: EgressBytes :one
+SELECT COALESCE(sum(u.sent), 0)::bigint AS sent, COALESCE(sum(u.received), 0)::bigint AS received FROM (
+  SELECT max(LEAST((e.data->>'sent')::numeric, 1e15)) AS sent, max(LEAST((e.data->>'received')::numeric, 1e15)) AS received
+  FROM events e WHERE e.session_id = $1 AND e.kind = 'use' AND e.generation < $2 GROUP BY e.generation
+) u
+`
+
+type EgressBytesParams struct {
+	SessionID string
+	Before    int32
+}
+
+type EgressBytesRow struct {
+	Sent     int64
+	Received int64
+}
+
+// What went through the egress proxies of the attempts before one. A runner
+// tells the sums of its attempt, so that the largest counts; it is not believed
+// beyond a petabyte.
+func (q *Queries) EgressBytes(ctx context.Context, arg EgressBytesParams) (EgressBytesRow, error) {
+	row := q.db.QueryRowContext(ctx, egressBytes, arg.SessionID, arg.Before)
+	var i EgressBytesRow
+	err := row.Scan(&i.Sent, &i.Received)
+	return i, err
+}
+
 const egressRefused = `-- name: EgressRefused :many
 SELECT COALESCE(e.data->>'host', '')::text AS host, COALESCE(e.data->>'port', '')::text AS port,
   COALESCE(e.data->>'command', '')::text AS command, (COALESCE(e.data->>'noise', '') = 'true')::boolean AS noise,

@@ -266,7 +266,7 @@ func (p *Publisher) manifest(ctx context.Context, j *job, checks []evidence.Chec
 		Verdict: verdict, Checks: clean(j.redactor, checks), SpecSource: s.SpecSource, ContextDigest: s.ContextDigest, Instructions: j.outcome.Instructions,
 		Times:       evidence.Times{Restore: t.Restore, Sync: t.Sync, Ready: t.Ready, Work: t.Work, VerifyRestore: t.VerifyRestore, Verify: t.Verify},
 		Harness:     evidence.Harness{Kind: j.spec.Harness.Kind, Label: j.spec.Harness.Name()},
-		Environment: evidence.Environment{Data: j.spec.Data.Provenance, Setup: len(j.spec.Setup)},
+		Environment: evidence.Environment{Data: j.spec.Data.Provenance, Setup: len(j.spec.Setup), Image: j.spec.Image},
 	}
 	for _, v := range j.spec.Services {
 		m.Environment.Services = append(m.Environment.Services, v.Name)

@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 
 	"inspect/checks/evidence"
@@ -44,6 +45,11 @@ func Egress(ctx context.Context, q *storage.Queries, s storage.Session, sp spec.
 	if e.Allowed, err = q.EgressAllowed(ctx, s.ID); err != nil {
 		return e, fmt.Errorf("add up the connections of session %s: %w", s.ID, err)
 	}
+	use, err := q.EgressBytes(ctx, storage.EgressBytesParams{SessionID: s.ID, Before: math.MaxInt32})
+	if err != nil {
+		return e, fmt.Errorf("add up what session %s sent and received: %w", s.ID, err)
+	}
+	e.Sent, e.Received = use.Sent, use.Received
 	rows, err := q.EgressRefused(ctx, storage.EgressRefusedParams{SessionID: s.ID, AtMost: evidence.MaxRefused})
 	if err != nil {
 		return e, fmt.Errorf("add up the refused connections of session %s: %w", s.ID, err)

@@ -3,6 +3,7 @@ package tally
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"testing"
 
 	"inspect/checks/evidence"
@@ -161,5 +162,25 @@ func TestLastAction(t *testing.T) {
 	w.exec(`UPDATE sessions SET events_count = events_count + $1 WHERE id = 'one'`, lookBack)
 	if got := last(); got != "" {
 		t.Errorf("long after: %q", got)
+	}
+}
+
+// A runner tells the sums of its attempt again and again: the last of each
+// attempt counts. What cannot be true does no harm.
+func TestBytesOfAllAttempts(t *testing.T) {
+	w := newWorld(t)
+	w.event("one", 1, wire.EventUse, wire.EgressUse{Sent: 10, Received: 100})
+	w.event("one", 1, wire.EventUse, wire.EgressUse{Sent: 15, Received: 100})
+	w.event("one", 2, wire.EventUse, wire.EgressUse{Sent: 1, Received: 7})
+	w.event("other", 1, wire.EventUse, wire.EgressUse{Sent: 1000})
+	e, err := Egress(context.Background(), w.db.Q(), w.session("one"), spec.Spec{})
+	if err != nil || e.Sent != 16 || e.Received != 107 {
+		t.Errorf("%d and %d, %v", e.Sent, e.Received, err)
+	}
+	for generation := range 3 {
+		w.event("one", 3+generation, wire.EventUse, wire.EgressUse{Sent: math.MaxInt64, Received: math.MaxInt64})
+	}
+	if e, err = Egress(context.Background(), w.db.Q(), w.session("one"), spec.Spec{}); err != nil || e.Sent < 1e15 {
+		t.Errorf("%+v, %v", e, err)
 	}
 }

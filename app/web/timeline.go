@@ -79,7 +79,7 @@ func describe(v *eventView, data []byte) {
 	case wire.EventTurn:
 		var x wire.Turn
 		if read(&x) {
-			v.Title = fmt.Sprintf("Work taken and uploaded: turn %d, commit %.12s, %s", x.Turn, x.Tip, size(x.Bytes))
+			v.Title = fmt.Sprintf("Work taken and uploaded: turn %d, commit %.12s, %s", x.Turn, x.Tip, render.Bytes(x.Bytes))
 			v.Detail = "sha256 " + x.SHA256
 		}
 	case wire.EventNote:

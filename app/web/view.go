@@ -282,23 +282,11 @@ var functions = template.FuncMap{
 	"took":  render.Duration,
 	"stamp": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 	"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-	"size":  size,
+	"size":  render.Bytes,
 	"count": func(n int) string {
 		if n < 0 {
 			return "binary"
 		}
 		return fmt.Sprint(n)
 	},
-}
-
-func size(n int64) string {
-	switch {
-	case n < 0:
-		return ""
-	case n < 1<<10:
-		return fmt.Sprintf("%d B", n)
-	case n < 1<<20:
-		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
-	}
-	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
 }

@@ -144,6 +144,10 @@ type Egress struct {
 	// was guessed.
 	Setup   []string `json:"setup,omitempty"`
 	Allowed int64    `json:"allowed"` // connections
+	// Bytes that went through the proxy out of the sandboxes and into them, in
+	// all attempts.
+	Sent     int64 `json:"sent,omitempty"`
+	Received int64 `json:"received,omitempty"`
 	// Refused are the destinations that were refused, the agent's and
 	// verification's first, then by how often.
 	Refused []Refused `json:"refused,omitempty"`
@@ -185,8 +189,9 @@ func (r Refused) Addable() bool {
 // Environment is what was prepared for the session.
 type Environment struct {
 	Services []string `json:"services,omitempty"`
-	Data     string   `json:"data,omitempty"` // provenance: synthetic, scrubbed or production
-	Setup    int      `json:"setup"`          // commands
+	Data     string   `json:"data,omitempty"`  // provenance: synthetic, scrubbed or production
+	Setup    int      `json:"setup"`           // commands
+	Image    string   `json:"image,omitempty"` // of the programs, name@sha256:…; empty: the node's own
 }
 
 // Sandbox is where it worked.

@@ -154,6 +154,9 @@ func summary(m evidence.Manifest, d Delivery) string {
 	row("egress", egress(m.Egress))
 	row("sandbox", redact.OneLine(m.Sandbox.Tier, 80)+"; limits "+plain(m.Sandbox.Limits, 200))
 	row("environment", redact.Code(m.SpecSource)+setup(m.Environment))
+	if m.Environment.Image != "" {
+		row("image", code(m.Environment.Image, 300))
+	}
 	if len(m.Environment.Services) > 0 {
 		row("services", codeList(m.Environment.Services, 20)+", started for the agent and again for verification")
 	}
@@ -261,6 +264,9 @@ func egress(e evidence.Egress) string {
 	}
 	if e.Allowed > 0 {
 		parts = append(parts, Count(e.Allowed, "connection", "connections")+" allowed")
+	}
+	if e.Sent+e.Received > 0 {
+		parts = append(parts, Bytes(e.Sent)+" sent, "+Bytes(e.Received)+" received")
 	}
 	var tried, noise []evidence.Refused
 	for _, r := range e.Refused {

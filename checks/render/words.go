@@ -31,6 +31,21 @@ func Duration(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(d.Hours()/24))
 }
 
+// Bytes writes a number of bytes with a binary unit: "340 B", "2.4 MiB".
+func Bytes(n int64) string {
+	switch {
+	case n < 0:
+		return ""
+	case n < 1<<10:
+		return fmt.Sprintf("%d B", n)
+	case n < 1<<20:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	case n < 1<<30:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+}
+
 // Age says how old something is.
 func Age(d time.Duration) string {
 	if d < time.Second {

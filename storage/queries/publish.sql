@@ -98,6 +98,15 @@ FROM (
 SELECT count(*)::bigint AS connections FROM events
 WHERE session_id = $1 AND kind = 'egress' AND data->'allowed' = 'true';
 
+-- name: EgressBytes :one
+-- What went through the egress proxies of the attempts before one. A runner
+-- tells the sums of its attempt, so that the largest counts; it is not believed
+-- beyond a petabyte.
+SELECT COALESCE(sum(u.sent), 0)::bigint AS sent, COALESCE(sum(u.received), 0)::bigint AS received FROM (
+  SELECT max(LEAST((e.data->>'sent')::numeric, 1e15)) AS sent, max(LEAST((e.data->>'received')::numeric, 1e15)) AS received
+  FROM events e WHERE e.session_id = $1 AND e.kind = 'use' AND e.generation < sqlc.arg(before) GROUP BY e.generation
+) u;
+
 -- name: EgressRefused :many
 -- What was refused, the agent's and verification's first, then by how often.
 SELECT COALESCE(e.data->>'host', '')::text AS host, COALESCE(e.data->>'port', '')::text AS port,
