@@ -94,12 +94,16 @@ func (in *intake) take(e wire.Event) {
 		in.drop("an event was malformed and dropped: " + err.Error())
 		return
 	}
-	if in.sess.EventsCount+int64(len(in.out)) >= wire.MaxEvents {
+	needed := vital(e.Kind, data)
+	most := int64(wire.MaxEvents)
+	if !needed {
+		most -= keptForVital
+	}
+	if in.sess.EventsCount+int64(len(in.out)) >= most {
 		in.drop(fmt.Sprintf("a session may have %d events; further ones are dropped", wire.MaxEvents))
 		return
 	}
-	vital := e.Kind == wire.EventPhase || e.Kind == wire.EventRestore || e.Kind == wire.EventTurn || e.Kind == wire.EventUse
-	if !in.s.rates.allow(in.sess.ID, in.now) && !vital {
+	if !in.s.rates.allow(in.sess.ID, in.now) && !needed {
 		in.drop(fmt.Sprintf("more than %d events a second; some are dropped", wire.MaxEventsPerSecond))
 		return
 	}
@@ -107,6 +111,23 @@ func (in *intake) take(e wire.Event) {
 		generation: in.a.Generation, number: sql.NullInt64{Int64: e.Number, Valid: true},
 		kind: e.Kind, data: data, at: in.when(e.At),
 	})
+}
+
+// keptForVital is how many of a session's events are kept free of noise. A
+// proxy lets at most 20,000 connections through.
+const keptForVital = 50_000
+
+// vital events are never dropped for noise that something inside made: where
+// the attempt stands, and what went out.
+func vital(kind string, data json.RawMessage) bool {
+	switch kind {
+	case wire.EventPhase, wire.EventRestore, wire.EventTurn, wire.EventUse:
+		return true
+	case wire.EventEgress:
+		var e wire.Egress
+		return json.Unmarshal(data, &e) == nil && e.Allowed
+	}
+	return false
 }
 
 // drop counts a dropped event; the first one of an attempt leaves a note.

@@ -405,8 +405,9 @@ func (e *effects) Publish(ctx context.Context, s storage.Session) (scheduler.Pub
 
 func (e *effects) Report(ctx context.Context, s storage.Session) error {
 	err := e.reporter.Report(github.For(ctx, s.ID), s)
-	if err == nil && scheduler.Terminal(s.State) {
-		e.app.Revoke(ctx, s.ID)
+	if scheduler.Terminal(s.State) {
+		// Also when the end could not be told: that may have been the last try.
+		e.app.Revoke(context.WithoutCancel(ctx), s.ID)
 	}
 	return err
 }

@@ -13,8 +13,13 @@ import (
 	"inspect/envs/wire"
 )
 
-// maxDecisions bounds what a proxy tells, and so what a sandbox can make it tell.
-const maxDecisions = 5000
+// What a proxy tells is bounded, and so what a sandbox can make it tell: of
+// refusals that many, then no more. What is let through is always told, so
+// that after that many connections nothing is.
+const (
+	maxRefused = 5000
+	maxAllowed = 20_000
+)
 
 // NotListed is the Reason of what an entry in .inspect.yml would allow.
 const NotListed = wire.EgressNotListed
@@ -23,6 +28,7 @@ const NotListed = wire.EgressNotListed
 const (
 	notPublic    = "its address is not a public one"
 	notResolved  = "its name could not be resolved"
+	tooMany      = "as many connections were made as are recorded of one sandbox"
 	furtherProxy = "a request may not name a further proxy"
 	needsConnect = "https goes by CONNECT"
 	noHost       = "this is not the name of a host (names beyond ASCII need their xn-- form)"
@@ -105,14 +111,15 @@ func (a *attempt) where() string {
 func (p *Proxy) decided(e wire.Egress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.count++
-	switch {
-	case p.opt.Decide == nil || p.count > maxDecisions+1:
-		return
-	case p.count > maxDecisions:
-		e = wire.Egress{Reason: fmt.Sprintf("%d decisions were told; more are made and not told", maxDecisions)}
+	if !e.Allowed {
+		p.refusals++
+		if p.refusals == maxRefused+1 {
+			e = wire.Egress{Reason: fmt.Sprintf("%d refusals were told; more are made and not told", maxRefused)}
+		}
 	}
-	p.opt.Decide(e)
+	if p.opt.Decide != nil && (e.Allowed || p.refusals <= maxRefused+1) {
+		p.opt.Decide(e)
+	}
 }
 
 // clean makes a word of the sandbox one line of visible text of at most n bytes.

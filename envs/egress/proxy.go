@@ -25,6 +25,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -71,8 +72,8 @@ type Options struct {
 	// host, host:port, *.domain, *.domain:port. Without a port it is 443 and 80.
 	Allow []string
 	// Decide, if set, is given every decision, one after the other, from
-	// whatever goroutine made it; it must not block for long. After 5,000 a last
-	// one, which names no host, says that more are not told.
+	// whatever goroutine made it; it must not block for long. After 5,000
+	// refusals a last one, which names no host, says that more are not told.
 	Decide func(wire.Egress)
 	// Noise, if set, says which hosts the harness contacts of its own.
 	Noise func(host string, port int) bool
@@ -109,9 +110,10 @@ type Proxy struct {
 	issuer *issuer // nil: nothing is injected
 	meter  *Meter
 
-	mu    sync.Mutex // Decide is called under it
-	count int
-	life  life
+	mu       sync.Mutex // Decide is called under it
+	refusals int        // told
+	allowed  atomic.Int64
+	life     life
 }
 
 // New checks the options. An entry of Allow that cannot be understood is an
@@ -385,6 +387,8 @@ func (d decider) Decide(args acl.DecideArgs) (acl.Decision, error) {
 		return deny(furtherProxy)
 	case !d.p.list.allows(a.host, a.port):
 		return deny(NotListed)
+	case d.p.allowed.Add(1) > maxAllowed:
+		return deny(tooMany)
 	}
 	return acl.Decision{Result: acl.Allow}, nil
 }

@@ -562,11 +562,21 @@ func TestDecisionsHaveAnEnd(t *testing.T) {
 	var told []wire.Egress
 	p, err := New(Options{Decide: func(e wire.Egress) { told = append(told, e) }})
 	must(t, err)
-	for range maxDecisions + 10 {
+	for range maxRefused + 10 {
 		(&attempt{p: p, host: "a.example", port: 443}).tell(false, NotListed)
 	}
-	if len(told) != maxDecisions+1 || told[maxDecisions-1].Host != "a.example" || told[maxDecisions].Host != "" || !strings.Contains(told[maxDecisions].Reason, "not told") {
+	if len(told) != maxRefused+1 || told[maxRefused-1].Host != "a.example" || told[maxRefused].Host != "" || !strings.Contains(told[maxRefused].Reason, "not told") {
 		t.Errorf("%d decisions, the last %+v", len(told), told[len(told)-1])
+	}
+	// Who has made all that noise is seen all the same, until nothing goes any more.
+	(&attempt{p: p, host: "b.example", port: 443}).tell(true, "")
+	if last := told[len(told)-1]; last.Host != "b.example" || !last.Allowed {
+		t.Errorf("the last is %+v", last)
+	}
+	w := newWorld(t, Options{Allow: []string{"*.t.example"}})
+	w.p.allowed.Store(maxAllowed)
+	if status, _, body := w.raw("CONNECT a.t.example:443 HTTP/1.1\r\nHost: x\r\n\r\n"); !strings.HasPrefix(status, "403 ") || !strings.Contains(body, tooMany) {
+		t.Errorf("%s %s", status, body)
 	}
 }
 

@@ -181,7 +181,8 @@ func (e *Engine) RunsAs(session string, generation int) (uid int, ok bool) {
 	return r.UID, err == nil && st.start == r.Start && !st.dead()
 }
 
-// account is whom the next runner runs as.
+// account is whom the next runner runs as: nobody whose process lives, and
+// nobody to whom a spool still belongs, which the next could read.
 func (e *Engine) account() (int, error) {
 	if e.o.UIDs <= 1 {
 		return e.o.UID, nil
@@ -193,6 +194,16 @@ func (e *Engine) account() (int, error) {
 	used := map[int]bool{}
 	for _, pid := range all {
 		used[ownerOf(pid)] = true
+	}
+	left, err := filepath.Glob(filepath.Join(e.o.Dir, "*", ownName))
+	if err != nil {
+		return 0, err
+	}
+	for _, dir := range left {
+		var st unix.Stat_t
+		if err := unix.Lstat(dir, &st); err == nil {
+			used[int(st.Uid)] = true
+		}
 	}
 	for uid := e.o.UID; uid < e.o.UID+e.o.UIDs; uid++ {
 		if !used[uid] {
