@@ -23,7 +23,7 @@ demo: setup build
 
 test:
 	@.ci/setup tests
-	go test -timeout 15m ./...
+	go test -timeout 40m ./...
 
 # In an emulated machine (.ci/guest), because few have only the one version.
 test-cgroup2: setup

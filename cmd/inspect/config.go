@@ -52,6 +52,7 @@ type serveConfig struct {
 	RunnerUID      int
 	EgressUID      int
 	QuarantineUID  int
+	MirrorUID      int
 	LogFormat      string
 	KeepEvents     keepDuration
 }
@@ -88,6 +89,7 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.IntVar(&c.ControlUID, "control-uid", controlUID, "account id of the control plane when started as root")
 	f.IntVar(&c.SandboxUID, "sandbox-uid", sandboxUID, "account id of sandboxes when started as root")
 	f.IntVar(&c.QuarantineUID, "quarantine-uid", quarantineUID, "account id of git on hostile bundles when started as root")
+	f.IntVar(&c.MirrorUID, "mirror-uid", mirrorUID, "account id of git in the mirrors of repositories when started as root")
 	f.IntVar(&c.EgressUID, "egress-uid", egressUID, "account id of the proxies of setup when started as root")
 	f.IntVar(&c.RunnerUID, "runner-uid", runnerUID, fmt.Sprintf("first of the %d account ids of runners when started as root", runnerUIDs))
 	f.Var(&c.KeepEvents, "keep-events", "how long events of ended sessions are kept, as in 2555d (default: for ever)")
@@ -103,6 +105,7 @@ const (
 	sandboxUID    = 64001
 	egressUID     = 64003
 	quarantineUID = 64004
+	mirrorUID     = 64005
 	runnerUID     = 60600
 	runnerUIDs    = 100
 )
@@ -116,7 +119,7 @@ func (c *serveConfig) checkAccounts() error {
 		first, of int
 	}{
 		{"--control-uid", c.ControlUID, 1}, {"--sandbox-uid", c.SandboxUID, 1}, {"--quarantine-uid", c.QuarantineUID, 1},
-		{"--egress-uid", c.EgressUID, 1}, {"--runner-uid", c.RunnerUID, runnerUIDs},
+		{"--egress-uid", c.EgressUID, 1}, {"--mirror-uid", c.MirrorUID, 1}, {"--runner-uid", c.RunnerUID, runnerUIDs},
 	} {
 		for uid := a.first; uid < a.first+a.of; uid++ {
 			if who, ok := taken[uid]; ok || uid < 0 {
@@ -195,7 +198,7 @@ func (c *serveConfig) check() error {
 	}
 	if os.Geteuid() != 0 { // an ordinary user has one account for everything
 		me := os.Getuid()
-		c.ControlUID, c.SandboxUID, c.RunnerUID, c.EgressUID, c.QuarantineUID = me, me, me, me, me
+		c.ControlUID, c.SandboxUID, c.RunnerUID, c.EgressUID, c.QuarantineUID, c.MirrorUID = me, me, me, me, me, me
 		return nil
 	}
 	return c.checkAccounts()

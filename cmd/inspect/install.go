@@ -43,6 +43,7 @@ func systemAccounts() []install.Account {
 		{Name: "inspect", UID: controlUID, For: "control plane", Setting: "INSPECT_CONTROL_UID"},
 		{Name: "inspect-sandbox", UID: sandboxUID, For: "sandboxes", Setting: "INSPECT_SANDBOX_UID"},
 		{Name: "inspect-quarantine", UID: quarantineUID, For: "git on hostile bundles", Setting: "INSPECT_QUARANTINE_UID"},
+		{Name: "inspect-mirror", UID: mirrorUID, For: "git in the mirrors of repositories", Setting: "INSPECT_MIRROR_UID"},
 		{Name: "inspect-egress", UID: egressUID, For: "proxies of setup", Setting: "INSPECT_EGRESS_UID"},
 		{Name: "inspect-runner", UID: runnerUID, For: "first of the runners", Setting: "INSPECT_RUNNER_UID"},
 		{Name: "inspect-postgres", For: "private database", Setting: "INSPECT_POSTGRES_USER"},

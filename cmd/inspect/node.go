@@ -31,7 +31,7 @@ type nodeConfig struct {
 	name, root, control, tokenFile, grantKey, gitBase, owner, cgroups, limits string
 	expose                                                                    []string
 	sandbox                                                                   tierFlags
-	sandboxUID, egressUID, parent                                             int
+	sandboxUID, egressUID, mirrorUID, parent                                  int
 	controlUID, runnerUID, quarantineUID                                      int
 	spool, quarantines                                                        string
 	log                                                                       string
@@ -59,6 +59,7 @@ func nodeCommand() *cobra.Command {
 	c.sandbox.flags(f)
 	f.IntVar(&c.sandboxUID, "sandbox-uid", sandboxUID, "account id of sandboxes")
 	f.IntVar(&c.egressUID, "egress-uid", egressUID, "account id of the proxies of setup")
+	f.IntVar(&c.mirrorUID, "mirror-uid", mirrorUID, "account id of git in the mirrors of repositories")
 	f.IntVar(&c.controlUID, "control-uid", 0, "account id of a control plane on this machine that has runners and quarantines started here; 0: there is none")
 	f.IntVar(&c.runnerUID, "runner-uid", runnerUID, fmt.Sprintf("first of the %d account ids of the runners it starts", runnerUIDs))
 	f.IntVar(&c.quarantineUID, "quarantine-uid", quarantineUID, "account id of its quarantines")
@@ -139,7 +140,7 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	o := node.Options{
 		Name: c.name, Root: c.root, Socket: filepath.Join(c.root, "node.sock"), ControlURL: c.control, Token: token,
 		GrantKey: key, GitBase: c.gitBase, Store: store, Launcher: node.Sandboxes(launcher),
-		SandboxUID: c.sandboxUID, SandboxGID: c.sandboxUID, EgressUID: c.egressUID, EgressGID: c.egressUID, Binary: filepath.Join(c.root, "run", "init"),
+		SandboxUID: c.sandboxUID, SandboxGID: c.sandboxUID, EgressUID: c.egressUID, EgressGID: c.egressUID, MirrorUID: c.mirrorUID, MirrorGID: c.mirrorUID, Binary: filepath.Join(c.root, "run", "init"),
 		Expose: c.expose, Redactor: redactor, Refreshes: 2, Log: log,
 	}
 	if c.controlUID != 0 {
@@ -238,7 +239,7 @@ func (p nodeProcess) run(ctx context.Context) error {
 		"--grant-key", hex.EncodeToString(signing.Public().(ed25519.PublicKey)),
 		"--github-git", p.config.Git, "--owner", ownerOf(p.config.Data), "--cgroup-root", cgroupRoot(p.config.Data),
 		"--limits", p.config.Limits, "--sandbox-uid", strconv.Itoa(p.config.SandboxUID),
-		"--egress-uid", strconv.Itoa(p.config.EgressUID), "--log", p.config.LogFormat,
+		"--egress-uid", strconv.Itoa(p.config.EgressUID), "--mirror-uid", strconv.Itoa(p.config.MirrorUID), "--log", p.config.LogFormat,
 	}
 	argv = append(argv, p.config.Sandbox.args()...)
 	if c := p.config; p.split {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"inspect/checks/redact"
+	"inspect/envs/proc"
 	"inspect/envs/runner"
 )
 
@@ -23,6 +24,9 @@ func runnerCommand() *cobra.Command {
 		Short: "Supervise one attempt of a session (started by the engine)",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := proc.KeepToItself(); err != nil {
+				return err
+			}
 			secret, err := runner.ReadSecret(os.Stdin)
 			if err != nil {
 				return err

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 
+	"inspect/envs/proc"
 	"inspect/envs/wire"
 )
 
@@ -45,7 +46,11 @@ const maxConfig = 1 << 20
 // standard input ends, and says on standard output what it decides. It returns
 // the exit status.
 func Main([]string) int {
-	if err := child(os.NewFile(3, "listener"), os.Stdin, os.Stdout); err != nil {
+	err := proc.KeepToItself() // other proxies of this account hold other credentials
+	if err == nil {
+		err = child(os.NewFile(3, "listener"), os.Stdin, os.Stdout)
+	}
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "egress proxy: %v\n", err)
 		return 1
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"net/url"
@@ -15,23 +16,27 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"inspect/checks/redact"
 	"inspect/envs/proc"
 	"inspect/envs/wire"
 )
 
-// mirrors keeps one bare repository for each repository of GitHub. Only the
-// daemon writes there, and it runs git only there: no sandbox can write to it,
-// so its configuration is what we put into it.
+// mirrors keeps one bare repository for each repository of GitHub. Outside of
+// sandboxes git runs only there, and no sandbox can write to it, so its
+// configuration is what we put into it. What is fetched is hostile all the same:
+// a daemon that is root has an account of its own do all that is done in a
+// mirror.
 type mirrors struct {
 	dir     string // of <repository id>.git
 	gitBase *url.URL
 	token   func(ctx context.Context, repository int64) (wire.GitToken, error)
 	clock   proc.Clock
+	account *proc.Credential // nil: ourselves
 
 	mu    sync.Mutex
-	locks map[int64]*sync.Mutex
+	locks map[int64]chan struct{}
 	ready map[int64]bool // cleared of a killed daemon's locks
 }
 
@@ -147,9 +152,13 @@ func (m *mirrors) Fetch(ctx context.Context, r wire.Remote, commit string) error
 	if !commitPattern.MatchString(commit) {
 		return &fetchError{"the commit is not a full commit id"}
 	}
-	lock := m.lock(r.RepositoryID)
-	lock.Lock()
-	defer lock.Unlock()
+	unlock, err := m.lock(ctx, r.RepositoryID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	ctx, cancel := proc.WithTimeout(ctx, m.clock, fetchTime)
+	defer cancel()
 	if err := m.ensure(ctx, r); err != nil {
 		return fmt.Errorf("make the mirror of repository %d: %w", r.RepositoryID, err)
 	}
@@ -193,15 +202,21 @@ func (m *mirrors) tokenFor(ctx context.Context, r wire.Remote) (string, error) {
 	return token.Token, nil
 }
 
-func (m *mirrors) lock(repository int64) *sync.Mutex {
+// lock waits until nobody else works in the repository's mirror.
+func (m *mirrors) lock(ctx context.Context, repository int64) (unlock func(), err error) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	l := m.locks[repository]
 	if l == nil {
-		l = &sync.Mutex{}
+		l = make(chan struct{}, 1)
 		m.locks[repository] = l
 	}
-	return l
+	m.mu.Unlock()
+	select {
+	case l <- struct{}{}:
+		return func() { <-l }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // ensure makes the mirror if it is not there, and clears what a killed daemon
@@ -233,45 +248,20 @@ func (m *mirrors) ensure(ctx context.Context, r wire.Remote) error {
 		if _, err := m.git(ctx, m.dir, nil, "init", "--quiet", "--bare", "--template=", "--shared=0644", "--initial-branch="+r.Branch, tmp); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(tmp, "config"), []byte(mirrorConfig), 0o644); err != nil {
+		if _, err := m.run(ctx, tmp, strings.NewReader(mirrorConfig), nil, "sh", "-c", "cat >config"); err != nil {
 			return err
 		}
 		if err := os.Rename(tmp, p); err != nil {
 			return err
 		}
 	}
-	if err := clearLocks(p); err != nil {
+	// What a git that was killed has left. Nobody else writes in a mirror.
+	if _, err := m.run(ctx, p, nil, nil, "sh", "-c", `rm -f ./*.lock && find refs objects/pack \( -name "*.lock" -o -path "objects/pack/tmp_*" \) -type f -delete`); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	m.ready[r.RepositoryID] = true
 	m.mu.Unlock()
-	return nil
-}
-
-// clearLocks removes the lock files and unfinished packs of a git that was
-// killed. Nobody else writes in a mirror.
-func clearLocks(mirror string) error {
-	for _, dir := range []string{"refs", "objects/pack", "."} {
-		err := filepath.WalkDir(filepath.Join(mirror, dir), func(path string, d os.DirEntry, err error) error {
-			name := d.Name()
-			switch {
-			case err != nil:
-				return err
-			case d.IsDir():
-				if dir == "." && path != mirror {
-					return filepath.SkipDir
-				}
-				return nil
-			case strings.HasSuffix(name, ".lock"), dir == "objects/pack" && strings.HasPrefix(name, "tmp_"):
-				return os.Remove(path)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
@@ -316,6 +306,8 @@ func (m *mirrors) fetch(ctx context.Context, r wire.Remote, token, refspec strin
 func gitSettings(base *url.URL, token string) []string {
 	set := [][2]string{
 		{"http.followRedirects", "false"},
+		{"http.lowSpeedLimit", "1000"}, // bytes a second, for as many seconds:
+		{"http.lowSpeedTime", "60"},
 		{"credential.helper", ""},
 		{"core.hooksPath", "/dev/null"},
 		{"core.askPass", ""},
@@ -343,12 +335,37 @@ func gitSettings(base *url.URL, token string) []string {
 	return env
 }
 
-// git runs git outside of every sandbox, so only ever in a mirror.
+// Bounds of what is done in a mirror.
+const (
+	fetchTime  = time.Hour
+	mirrorSize = 64 << 30 // of one file, bytes
+	mirrorRAM  = 16 << 30 // address space: packs are mapped into it
+)
+
+// git runs git in a mirror.
 func (m *mirrors) git(ctx context.Context, dir string, settings []string, args ...string) (proc.Result, error) {
+	return m.run(ctx, dir, nil, settings, append([]string{"git"}, args...)...)
+}
+
+// run runs a program outside of every sandbox, as the mirrors' account.
+func (m *mirrors) run(ctx context.Context, dir string, stdin io.Reader, settings []string, argv ...string) (proc.Result, error) {
 	env := append([]string{
 		"PATH=" + proc.DefaultPath, "LANG=C.UTF-8", "HOME=/nonexistent",
 		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0", "GIT_NO_REPLACE_OBJECTS=1",
 		"GIT_CEILING_DIRECTORIES=" + m.dir,
 	}, settings...)
-	return proc.Run(ctx, proc.Command{Argv: append([]string{"git"}, args...), Dir: dir, Env: env, Limit: 64 << 10, Clock: m.clock})
+	// The shell's limits are in KiB, of a file in blocks of 512 bytes.
+	limits := fmt.Sprintf(`umask 022; ulimit -c 0; ulimit -f %d; ulimit -v %d; exec "$@"`, mirrorSize/512, mirrorRAM>>10)
+	return proc.Run(ctx, proc.Command{
+		Argv: append([]string{"sh", "-c", limits, "sh"}, argv...), Dir: dir, Env: env, Stdin: stdin,
+		Credential: m.account, Limit: 64 << 10, Clock: m.clock,
+	})
+}
+
+// prepare gives the mirrors' account their directory.
+func (m *mirrors) prepare() error {
+	if m.account == nil {
+		return nil
+	}
+	return os.Chown(m.dir, m.account.UID, -1)
 }

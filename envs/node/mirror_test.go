@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"inspect/envs/proc"
@@ -123,7 +122,7 @@ func TestShallowRepositoryIsMirrored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &mirrors{dir: filepath.Join(dir, "mirrors"), gitBase: base, clock: proc.System(), locks: map[int64]*sync.Mutex{}, ready: map[int64]bool{}}
+	m := &mirrors{dir: filepath.Join(dir, "mirrors"), gitBase: base, clock: proc.System(), locks: map[int64]chan struct{}{}, ready: map[int64]bool{}}
 	if err := os.Mkdir(m.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

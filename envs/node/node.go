@@ -62,6 +62,9 @@ type Options struct {
 	// to execute. Without it a refresh that declares egress fails.
 	EgressUID, EgressGID int
 	Binary               string
+	// MirrorUID and MirrorGID are who git runs as in the mirrors, if this is
+	// root; default the sandboxes' plus four.
+	MirrorUID, MirrorGID int
 	// ControlUID is the account of a control plane on this machine that is not
 	// root: what it may ask for with VerbRun and VerbQuarantine. 0: there is none.
 	ControlUID int
@@ -141,6 +144,9 @@ func New(o Options) (*Node, error) {
 	if o.EgressUID == 0 {
 		o.EgressUID, o.EgressGID = o.SandboxUID+2, o.SandboxGID+2
 	}
+	if o.MirrorUID == 0 {
+		o.MirrorUID, o.MirrorGID = o.SandboxUID+4, o.SandboxGID+4
+	}
 	def(&o.Grace, 10*time.Minute)
 	def(&o.CollectEvery, time.Minute)
 	def(&o.StateEvery, 10*time.Second)
@@ -172,11 +178,15 @@ func New(o Options) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node daemon: %w", err)
 	}
+	var account *proc.Credential
+	if os.Geteuid() == 0 && base.Scheme != schemeFile { // a person's own clone only that person may read
+		account = &proc.Credential{UID: o.MirrorUID, GID: o.MirrorGID}
+	}
 	return &Node{
 		o: o, clock: o.Clock, log: o.Log, control: c, redactor: o.Redactor,
 		mirrors: &mirrors{
 			dir: filepath.Join(o.Root, "mirrors"), gitBase: base, token: c.gitToken, clock: o.Clock,
-			locks: map[int64]*sync.Mutex{}, ready: map[int64]bool{},
+			locks: map[int64]chan struct{}{}, ready: map[int64]bool{}, account: account,
 		},
 		images:   image.New(image.Options{Dir: filepath.Join(o.Root, "images")}),
 		slots:    make(chan struct{}, o.Refreshes),
@@ -226,6 +236,9 @@ func (n *Node) prepare(ctx context.Context) (unlock func(), err error) {
 		if err := os.MkdirAll(d, 0o711); err != nil {
 			return nil, err
 		}
+	}
+	if err := n.mirrors.prepare(); err != nil {
+		return nil, fmt.Errorf("the directory of mirrors: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(n.o.Root, "node.lock"), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

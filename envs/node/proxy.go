@@ -50,7 +50,8 @@ type refreshProxy struct {
 // startProxy starts the proxy on the egress socket, if there is one, and
 // returns when it serves. The secrets it adds are asked for here and go to it
 // through its standard input.
-func (n *Node) startProxy(ctx context.Context, w *ways, id int64, work wire.RefreshWork) (_ *refreshProxy, err error) {
+func (r *refresher) startProxy(ctx context.Context, w *ways) (_ *refreshProxy, err error) {
+	n, work := r.n, r.w
 	i := slices.Index(w.names, wire.SocketEgress)
 	if i < 0 {
 		return nil, nil
@@ -60,15 +61,17 @@ func (n *Node) startProxy(ctx context.Context, w *ways, id int64, work wire.Refr
 	}
 	settings := egress.Config{Allow: work.Egress, Internal: work.Internal, Limit: work.Limits.EgressBytes}
 	if len(work.Inject) > 0 {
-		values, err := n.control.secrets(ctx, id, egress.SecretNames(work.Inject))
-		for _, v := range values {
-			n.redactor.Add(v)
-		}
-		if err == nil {
-			settings.Inject, err = egress.Credentials(work.Inject, values)
-		}
+		names := egress.SecretNames(work.Inject)
+		given, err := r.ask(ctx, "the egress proxy", names)
 		if err != nil {
-			return nil, fmt.Errorf("the credentials of the egress proxy: %w", err)
+			return nil, err
+		}
+		values := map[string]string{}
+		for i, name := range names {
+			values[name] = given[i]
+		}
+		if settings.Inject, err = egress.Credentials(work.Inject, values); err != nil {
+			return nil, failed("the credentials of the egress proxy: %v", err)
 		}
 	}
 	config, err := json.Marshal(settings)

@@ -233,7 +233,7 @@ func (r *refresher) build(ctx context.Context) (info snapshot.Info, err error) {
 		}
 		return r.in("scan", func() error { return r.scan(ctx, c) })
 	})
-	if err == nil && len(named(r.w)) > 0 {
+	if err == nil {
 		err = r.in("secrets", func() error { return r.search(ctx, b.Path) })
 	}
 	if err != nil {
@@ -301,7 +301,7 @@ func (r *refresher) inSandbox(ctx context.Context, id, tree string, fn func(*str
 	}
 	var proxy *refreshProxy
 	run, err := n.start(ctx, id, tree, r.w.Remote.RepositoryID, r.w.Image, limits, sockets, far, func(w *ways) (authority []byte, err error) {
-		if proxy, err = n.startProxy(ctx, w, r.work, r.w); proxy != nil {
+		if proxy, err = r.startProxy(ctx, w); proxy != nil {
 			authority = proxy.authority
 		}
 		return authority, err

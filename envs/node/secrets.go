@@ -159,13 +159,10 @@ func named(w wire.RefreshWork) (out []string) {
 }
 
 // search looks for the environment's secrets in everything that the setup may
-// have written. Nothing of it runs any more; the search runs in a sandbox of
+// have written, and for credentials that programs keep at home. Nothing of it runs any more; the search runs in a sandbox of
 // its own that can read the tree alone.
 func (r *refresher) search(ctx context.Context, tree string) error {
 	names := named(r.w)
-	if len(names) == 0 {
-		return nil
-	}
 	// A value that has changed meanwhile was remembered when it was handed out.
 	if _, err := r.ask(ctx, "the environment", names); err != nil {
 		return err
@@ -191,7 +188,9 @@ func (r *refresher) search(ctx context.Context, tree string) error {
 	for i := range spec.Mounts {
 		if m := &spec.Mounts[i]; m.Writable {
 			m.Writable = false
-			q.Dirs = append(q.Dirs, m.Target)
+			if m.Target == sandbox.Home || len(names) > 0 {
+				q.Dirs = append(q.Dirs, m.Target)
+			}
 		}
 	}
 	for _, s := range r.given {

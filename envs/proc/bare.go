@@ -56,8 +56,11 @@ func giveUp() error {
 }
 
 // KeepToItself keeps other processes of this process's account from looking
-// into it: its memory, its environment, its descriptors.
+// into it: its memory, its environment, its descriptors. It leaves no core.
 func KeepToItself() error {
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+		return fmt.Errorf("leave no core: %w", err)
+	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("close this process to others: %w", err)
 	}
