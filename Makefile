@@ -14,9 +14,11 @@ STATICCHECK := go tool -modfile=tools/go.mod staticcheck
 setup:
 	@.ci/setup
 
+# inspect knows its init by content: no other is used.
 build:
-	@mkdir -p bin
-	go build -o $(BIN) ./cmd/inspect
+	@mkdir -p $(dir $(BIN))
+	go build -o $(BIN)-init ./cmd/inspect-init
+	go build -ldflags "-X main.initSum=$$(sha256sum <$(BIN)-init | cut -d' ' -f1)" -o $(BIN) ./cmd/inspect
 
 demo: setup build
 	@$(BIN) demo $(ARGS)

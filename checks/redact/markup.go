@@ -2,7 +2,6 @@ package redact
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -13,13 +12,13 @@ import (
 const zwsp = "\u200b"
 
 var (
-	afterAt    = regexp.MustCompile(`@(\w)`)
-	reference  = regexp.MustCompile(`#(\d)`)
-	ghDash     = regexp.MustCompile(`(?i)\b(GH)-(\d)`)
-	scheme     = regexp.MustCompile(`(?i)\b(https?|ftp|mailto|xmpp)\\:`) // after escaping
-	www        = regexp.MustCompile(`(?i)\bwww\.`)
-	lineStart  = regexp.MustCompile(`(?m)^([ \t]*)([-+=]|\d+[.)]|/)`)
-	indentCode = regexp.MustCompile(`(?m)^(?: {4,}|[ ]{0,3}\t)[ \t]*`)
+	afterAt    = pattern(`@(\w)`)
+	reference  = pattern(`#(\d)`)
+	ghDash     = pattern(`(?i)\b(GH)-(\d)`)
+	scheme     = pattern(`(?i)\b(https?|ftp|mailto|xmpp)\\:`) // after escaping
+	www        = pattern(`(?i)\bwww\.`)
+	lineStart  = pattern(`(?m)^([ \t]*)([-+=]|\d+[.)]|/)`)
+	indentCode = pattern(`(?m)^(?: {4,}|[ ]{0,3}\t)[ \t]*`)
 )
 
 var escaper = strings.NewReplacer(
@@ -33,15 +32,15 @@ var escaper = strings.NewReplacer(
 // line that reads as a command of ours.
 func Neutralise(s string) string {
 	s = visible(s, true)
-	s = indentCode.ReplaceAllString(s, "")
+	s = indentCode().ReplaceAllString(s, "")
 	s = escaper.Replace(s)
 	s = strings.ReplaceAll(s, "#", `\#`)
-	s = reference.ReplaceAllString(s, "#"+zwsp+"$1")
-	s = afterAt.ReplaceAllString(s, "@"+zwsp+"$1")
-	s = ghDash.ReplaceAllString(s, "$1"+zwsp+"-$2")
-	s = scheme.ReplaceAllString(s, "$1"+zwsp+":")
-	s = www.ReplaceAllString(s, "www"+zwsp+".")
-	s = lineStart.ReplaceAllStringFunc(s, func(m string) string {
+	s = reference().ReplaceAllString(s, "#"+zwsp+"$1")
+	s = afterAt().ReplaceAllString(s, "@"+zwsp+"$1")
+	s = ghDash().ReplaceAllString(s, "$1"+zwsp+"-$2")
+	s = scheme().ReplaceAllString(s, "$1"+zwsp+":")
+	s = www().ReplaceAllString(s, "www"+zwsp+".")
+	s = lineStart().ReplaceAllStringFunc(s, func(m string) string {
 		rest := strings.TrimLeft(m, " \t")
 		pad := m[:len(m)-len(rest)]
 		if rest[0] >= '0' && rest[0] <= '9' {
@@ -73,7 +72,7 @@ func Fence(s, info string) string {
 // no mention, at most maxBytes bytes.
 func OneLine(s string, maxBytes int) string {
 	s = strings.Join(strings.Fields(visible(s, false)), " ")
-	s = afterAt.ReplaceAllString(s, "@"+zwsp+"$1")
+	s = afterAt().ReplaceAllString(s, "@"+zwsp+"$1")
 	return Cut(s, maxBytes)
 }
 
@@ -106,7 +105,7 @@ func Cell(s string) string {
 // escapes, bidirectional overrides and other format characters, invalid UTF-8.
 func visible(s string, lines bool) string {
 	s = strings.ReplaceAll(s, "\r\n", "\n")
-	s = ansi.ReplaceAllString(s, "")
+	s = ansi().ReplaceAllString(s, "")
 	var b strings.Builder
 	for i := 0; i < len(s); {
 		c, n := utf8.DecodeRuneInString(s[i:])
@@ -134,7 +133,7 @@ func visible(s string, lines bool) string {
 	return b.String()
 }
 
-var ansi = regexp.MustCompile("\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[@-Z\\\\-_])")
+var ansi = pattern("\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[@-Z\\\\-_])")
 
 // Visible is s without terminal escapes, control, format and bidirectional
 // characters; lines and tabs stay.

@@ -292,12 +292,10 @@ func checkPlain(t *testing.T, in string) {
 			t.Fatalf("%q: the line %q reads as a command", in, line)
 		}
 	}
-	if mention.Match(out) {
+	if afterAt().Match(out) {
 		t.Fatalf("%q: mentions in %q", in, out)
 	}
 }
-
-var mention = afterAt
 
 func TestFenceCannotBeEnded(t *testing.T) {
 	for _, in := range []string{"a", "```", "````\nx", "~~~", "a\n`````\n```"} {

@@ -229,7 +229,7 @@ func (h *house) database(ctx context.Context, out *try.House) error {
 func (h *house) publisher(ctx context.Context, o try.HouseOptions, out *try.House, binary string, redactor *redact.Redactor) (*publish.Publisher, error) {
 	uid := h.config.SandboxUID
 	launcher, err := sandbox.New(sandbox.Options{
-		Binary: binary, RunDir: h.dirs.run, CgroupRoot: cgroupRoot(o.Data) + quarantineGroup, UID: uid, GID: uid,
+		Binary: initProgram(binary, h.log), RunDir: h.dirs.run, CgroupRoot: cgroupRoot(o.Data) + quarantineGroup, UID: uid, GID: uid,
 		BestEffort: o.Limits == "best-effort", Log: h.log,
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"text/tabwriter"
@@ -105,7 +106,7 @@ func (c imageConfig) store() (*image.Store, func(), error) {
 		return nil, nil, err
 	}
 	l, err := sandbox.New(sandbox.Options{
-		Binary: binary, CgroupRoot: cgroupRoot(data) + imageGroup, UID: c.sandboxUID, GID: c.sandboxUID, BestEffort: c.limits == "best-effort",
+		Binary: initProgram(binary, slog.New(slog.DiscardHandler)), CgroupRoot: cgroupRoot(data) + imageGroup, UID: c.sandboxUID, GID: c.sandboxUID, BestEffort: c.limits == "best-effort",
 	})
 	if err != nil {
 		return nil, nil, setupError{err}

@@ -15,8 +15,8 @@ func installCommand() *cobra.Command {
 		Use:   "install",
 		Short: "Put Inspect onto this machine: accounts, directories, systemd units",
 		Long: `Makes the system accounts, the data directory, /etc/inspect with sample files,
-/usr/local/bin/inspect and the systemd units inspect.service and
-inspect-node.service. It starts nothing. Run again it brings program and units up
+/usr/local/bin/inspect and inspect-init, and the systemd units inspect.service
+and inspect-node.service. It starts nothing. Run again it brings program and units up
 to date; what you have edited stays.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -29,6 +29,7 @@ to date; what you have edited stays.`,
 		},
 	}
 	o.Binary, _ = os.Executable() // Run says if it cannot be read
+	o.Init = findInit(o.Binary)
 	f := cmd.Flags()
 	f.StringVar(&o.Root, "root", "", "install into this file tree instead, for a package or an image")
 	f.StringVar(&o.Data, "data", "/var/lib/inspect", "directory of everything Inspect keeps")

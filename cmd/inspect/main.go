@@ -1,4 +1,4 @@
-// Command inspect is the one binary of Inspect: control plane, node daemon,
+// Command inspect is the program of Inspect: control plane, node daemon,
 // runner, the init process inside a sandbox, and the tools around them. This
 // package only wires: flags and configuration come in, rooms are put together,
 // started and stopped. Nothing is decided here.
@@ -18,7 +18,7 @@ import (
 	"inspect/checks/redact"
 	"inspect/cmd/inspect/demo"
 	"inspect/envs/egress"
-	"inspect/envs/sandbox"
+	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/inside"
 )
 
@@ -35,8 +35,8 @@ func main() {
 		switch os.Args[1] {
 		case "sandbox-init":
 			os.Exit(inside.Main(os.Args[2:]))
-		case "sandbox-enter":
-			os.Exit(sandbox.Enter(os.Args[2:]))
+		case enter.Word:
+			os.Exit(enter.Main(os.Args[2:]))
 		case egress.Command:
 			os.Exit(egress.Main(os.Args[2:]))
 		case demo.AgentCommand:

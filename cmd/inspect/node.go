@@ -121,14 +121,22 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	if err != nil {
 		return err
 	}
+	initFile := initProgram(binary, log)
 	launcher, err := sandbox.New(sandbox.Options{
-		Binary: binary, RunDir: filepath.Join(c.root, "run"), CgroupRoot: c.cgroups, UID: c.sandboxUID, GID: c.sandboxUID, Expose: c.expose,
+		Binary: initFile, RunDir: filepath.Join(c.root, "run"), CgroupRoot: c.cgroups, UID: c.sandboxUID, GID: c.sandboxUID, Expose: c.expose,
 		BestEffort: c.limits == "best-effort", Tier: c.sandbox.Tier, Runsc: c.sandbox.Runsc, Log: log,
 	})
 	if err != nil {
 		return setupError{err}
 	}
 	defer launcher.Close()
+	// What the proxies' account can reach, beside what the sandboxes' can.
+	program := filepath.Join(c.root, "run", "inspect")
+	if body, err := os.ReadFile(binary); err != nil {
+		return err
+	} else if err := putProgram(program, body); err != nil {
+		return fmt.Errorf("copy this program to %s: %w", program, err)
+	}
 	store, err := dir.Open(dir.Options{Root: c.root, Owner: c.owner, Log: log})
 	if err != nil {
 		return fmt.Errorf("the store of snapshots: %w", err)
@@ -140,11 +148,11 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	o := node.Options{
 		Name: c.name, Root: c.root, Socket: filepath.Join(c.root, "node.sock"), ControlURL: c.control, Token: token,
 		GrantKey: key, GitBase: c.gitBase, Store: store, Launcher: node.Sandboxes(launcher),
-		SandboxUID: c.sandboxUID, SandboxGID: c.sandboxUID, EgressUID: c.egressUID, EgressGID: c.egressUID, MirrorUID: c.mirrorUID, MirrorGID: c.mirrorUID, Binary: filepath.Join(c.root, "run", "init"),
+		SandboxUID: c.sandboxUID, SandboxGID: c.sandboxUID, EgressUID: c.egressUID, EgressGID: c.egressUID, MirrorUID: c.mirrorUID, MirrorGID: c.mirrorUID, Binary: program,
 		Expose: c.expose, Redactor: redactor, Refreshes: 2, Log: log,
 	}
 	if c.controlUID != 0 {
-		q, err := forControl(c, binary, &o)
+		q, err := forControl(c, binary, initFile, &o)
 		if err != nil {
 			return err
 		}
@@ -161,7 +169,7 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	if errors.Is(context.Cause(family), errOrphaned) {
 		// Nobody else is left to clear where the control plane read bundles.
 		q, qerr := sandbox.New(sandbox.Options{
-			Binary: binary, CgroupRoot: c.cgroups + quarantineGroup, UID: c.sandboxUID, GID: c.sandboxUID, BestEffort: c.limits == "best-effort", Log: log,
+			Binary: initFile, CgroupRoot: c.cgroups + quarantineGroup, UID: c.sandboxUID, GID: c.sandboxUID, BestEffort: c.limits == "best-effort", Log: log,
 		})
 		if qerr == nil {
 			reapAll(q, log)
@@ -176,7 +184,7 @@ func runNode(ctx context.Context, c nodeConfig) error {
 
 // forControl adds what a control plane on this machine that is not root needs
 // done here.
-func forControl(c nodeConfig, binary string, o *node.Options) (*sandbox.Launcher, error) {
+func forControl(c nodeConfig, binary, initFile string, o *node.Options) (*sandbox.Launcher, error) {
 	engine, err := local.New(local.Options{
 		Binary: binary, ControlURL: c.control, NodeSocket: o.Socket, Dir: c.spool, UID: c.runnerUID, UIDs: runnerUIDs, Log: o.Log,
 	})
@@ -184,7 +192,7 @@ func forControl(c nodeConfig, binary string, o *node.Options) (*sandbox.Launcher
 		return nil, err
 	}
 	q, err := sandbox.New(sandbox.Options{
-		Binary: binary, RunDir: filepath.Join(c.root, "run", "quarantine"), CgroupRoot: c.cgroups + quarantineGroup,
+		Binary: initFile, RunDir: filepath.Join(c.root, "run", "quarantine"), CgroupRoot: c.cgroups + quarantineGroup,
 		UID: c.quarantineUID, GID: c.sandboxUID, BestEffort: c.limits == "best-effort", Log: o.Log,
 	})
 	if err != nil {

@@ -102,7 +102,7 @@ func serve(ctx context.Context, c serveConfig) error {
 		runDir = ""
 	}
 	launcher, err := sandbox.New(sandbox.Options{
-		Binary: binary, RunDir: runDir, CgroupRoot: cgroupRoot(c.Data) + quarantineGroup, UID: c.SandboxUID, GID: c.SandboxUID,
+		Binary: initProgram(binary, log), RunDir: runDir, CgroupRoot: cgroupRoot(c.Data) + quarantineGroup, UID: c.SandboxUID, GID: c.SandboxUID,
 		BestEffort: c.Limits == "best-effort", Log: log,
 	})
 	if err != nil {
@@ -504,32 +504,6 @@ func (d directories) giveAway(c serveConfig) error {
 		}
 		return os.Lchown(path, c.ControlUID, c.ControlUID)
 	})
-}
-
-// ownBinary copies this program into dir under a name made of its content, so
-// that an upgrade does not pull it away from what runs.
-func ownBinary(dir string) (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	body, err := os.ReadFile(self)
-	if err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(body)
-	path := filepath.Join(dir, "inspect-"+hex.EncodeToString(sum[:6]))
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, body, 0o755); err != nil {
-		return "", err
-	}
-	if err := os.Chmod(tmp, 0o755); err != nil {
-		return "", err
-	}
-	return path, os.Rename(tmp, path)
 }
 
 // cgroupRoot is where an installation's control groups are: two on one machine

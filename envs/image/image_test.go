@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"inspect/envs/sandbox"
+	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/wire"
 )
@@ -29,8 +30,8 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "sandbox-init":
 			os.Exit(inside.Main(os.Args[2:]))
-		case "sandbox-enter":
-			os.Exit(sandbox.Enter(os.Args[2:]))
+		case enter.Word:
+			os.Exit(enter.Main(os.Args[2:]))
 		}
 	}
 	os.Exit(m.Run())

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -221,8 +222,8 @@ func TestNewRefuses(t *testing.T) {
 		change func(*Options)
 		words  string
 	}{
-		"no binary": {func(o *Options) { o.Binary = "" }, "binary is not known"},
-		"missing":   {func(o *Options) { o.Binary = "/no/such" }, "find the inspect binary"},
+		"no binary": {func(o *Options) { o.Binary = "" }, "program is not known"},
+		"missing":   {func(o *Options) { o.Binary = "/no/such" }, "find the init program"},
 		"expose":    {func(o *Options) { o.Expose = []string{"/no/such"} }, "expose /no/such"},
 		"relative":  {func(o *Options) { o.Expose = []string{"x"} }, "absolute"},
 		"cgroups":   {func(o *Options) { o.CgroupRoot = "/" }, "cannot be enforced"},
@@ -280,9 +281,17 @@ func TestVersion(t *testing.T) {
 // How long a sandbox takes from Start to nothing left, with `true` in it, and
 // how much processor time of all that was started for it.
 func BenchmarkTrue(b *testing.B) {
+	small := filepath.Join(runDir, "inspect-init")
+	build := exec.Command("go", "build", "-o", small, "inspect/cmd/inspect-init")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		b.Fatalf("build inspect-init: %v\n%s", err, out)
+	}
 	for _, tier := range tiers {
 		b.Run(tier, func(b *testing.B) {
-			l := theLauncher(b)
+			o := testOptions(b)
+			o.Binary, o.RunDir = small, filepath.Join(runDir, "small")
+			l := newLauncher(b, o)
 			work := shared(b)
 			var all []time.Duration
 			before := childrenTime(b)

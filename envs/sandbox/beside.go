@@ -48,7 +48,7 @@ func (l *Launcher) beside(s Spec, uid int) (*os.File, error) {
 			continue
 		}
 		// Opened first, looked at then: what is seen is this process's unless it
-		// has ended, and then it is of no use (Enter and the init see to that).
+		// has ended, and then it is of no use (enter and the init see to that).
 		if isInit(pid, uid) && alive(fd) {
 			return os.NewFile(uintptr(fd), "pidfd"), nil
 		}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/sandbox/stream"
 )
@@ -413,9 +414,9 @@ func TestCompartmentRefused(t *testing.T) {
 // ended is another matter.
 func TestJoiningTheNetworkRefused(t *testing.T) {
 	for errno, isolation := range map[error]bool{unix.EPERM: true, unix.ESRCH: false} {
-		box := &Sandbox{exited: make(chan struct{}), code: 125}
+		box := &Sandbox{l: theLauncher(t), exited: make(chan struct{}), code: 125}
 		box.stderr.N = 1 << 10
-		fmt.Fprintf(&box.stderr, "enter the sandbox: %s: %v\n", joinFailed, errno)
+		fmt.Fprintf(&box.stderr, "enter the sandbox: %s: %v\n", enter.JoinFailed, errno)
 		close(box.exited)
 		if err := box.startFailed(); errors.Is(err, ErrIsolation) != isolation || !strings.Contains(err.Error(), errno.Error()) {
 			t.Errorf("%v: %v", errno, err)

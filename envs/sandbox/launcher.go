@@ -29,7 +29,8 @@ var ErrIsolation = errors.New("cannot isolate")
 // Options of a Launcher.
 type Options struct {
 	// Binary is the path of a program that calls inside.Main for the first
-	// argument sandbox-init and Enter for sandbox-enter: the inspect binary.
+	// argument sandbox-init and enter.Main for enter.Word: inspect-init, or the
+	// inspect binary, which takes longer to start.
 	Binary string
 	// RunDir, if set, is a directory of this installation's. The binary is
 	// copied there, so that the sandbox's uid can reach it and a later upgrade
@@ -171,11 +172,11 @@ func machineCgroups(root string) (*cgroups, error) {
 }
 
 // placeBinary copies the binary to RunDir, if there is one, and holds it open.
-// Root executes it (Enter) by that descriptor: whoever may rename a directory
+// Root executes it (package enter) by that descriptor: whoever may rename a directory
 // above it does not become root by doing so.
 func (l *Launcher) placeBinary() error {
 	if l.opt.Binary == "" {
-		return errors.New("the path of the inspect binary is not known")
+		return errors.New("the path of the init program is not known")
 	}
 	binary, err := filepath.Abs(l.opt.Binary)
 	if err != nil {
@@ -189,11 +190,11 @@ func (l *Launcher) placeBinary() error {
 		}
 		l.binary = filepath.Join(dir, "init")
 		if err := copyBinary(binary, dir, l.binary); err != nil {
-			return fmt.Errorf("copy the inspect binary to %s: %w", dir, err)
+			return fmt.Errorf("copy the init program to %s: %w", dir, err)
 		}
 	}
 	if l.self, err = os.Open(l.binary); err != nil {
-		return fmt.Errorf("find the inspect binary: %w", err)
+		return fmt.Errorf("find the init program: %w", err)
 	}
 	st, err := l.self.Stat()
 	if err != nil {
@@ -214,7 +215,7 @@ func copyBinary(binary, dir, name string) error {
 	}
 	from, err := os.Open(binary)
 	if err != nil {
-		return fmt.Errorf("find the inspect binary: %w", err)
+		return fmt.Errorf("find the init program: %w", err)
 	}
 	defer from.Close()
 	to, err := os.CreateTemp(dir, "init-*")

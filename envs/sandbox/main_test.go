@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/wire"
@@ -50,8 +51,8 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "sandbox-init":
 			os.Exit(inside.Main(os.Args[2:]))
-		case "sandbox-enter":
-			os.Exit(Enter(os.Args[2:]))
+		case enter.Word:
+			os.Exit(enter.Main(os.Args[2:]))
 		case "attempt":
 			os.Exit(attempt(os.Args[2:]))
 		case "client":

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"inspect/envs/proc"
+	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/forward"
 	"inspect/envs/sandbox/inside"
 )
@@ -49,7 +50,7 @@ func (l *Launcher) start(ctx context.Context, s Spec) (_ *Sandbox, err error) {
 		return nil, err
 	}
 	if err := reachable(l.binary, uid, gid, 5); err != nil {
-		return nil, fmt.Errorf("the inspect binary: %w; move it, or set a run directory", err)
+		return nil, fmt.Errorf("the init program: %w; move it, or set a run directory", err)
 	}
 	if s.Root != "" {
 		if err := reachable(s.Root, uid, gid, 5); err != nil {
@@ -163,7 +164,7 @@ func (st *starting) word() bool {
 	return err == nil && string(word) == inside.Ready
 }
 
-// spawn starts the tier's program, as root through Enter. What it starts shares
+// spawn starts the tier's program, as root through enter. What it starts shares
 // no descriptor with us but those named here, no environment and no terminal.
 func (l *Launcher) spawn(box *Sandbox, gid int) (st *starting, err error) {
 	box.made = true
@@ -186,26 +187,27 @@ func (l *Launcher) spawn(box *Sandbox, gid int) (st *starting, err error) {
 		return nil, err
 	}
 	defer errW.Close()
-	program, argv := st.argv[0], st.argv
+	program, argv, env := st.argv[0], st.argv, []string{}
 	if l.root {
 		program = l.executable()
-		enter := []string{l.binary, enterWord, "--uid", strconv.Itoa(box.uid), "--gid", strconv.Itoa(gid)}
+		step := []string{l.binary, enter.Word, "--uid", strconv.Itoa(box.uid), "--gid", strconv.Itoa(gid)}
 		join := box.group
 		if box.beside != nil {
-			enter = append(enter, "--net", besideFD)
+			step = append(step, "--net", besideFD)
 			if l.groups != nil {
 				join = l.groups.group(box.spec.Beside)
 			}
 		}
 		if join != nil {
 			for _, f := range join.procs() {
-				enter = append(enter, "--procs", f)
+				step = append(step, "--procs", f)
 			}
 		}
-		argv = append(append(enter, "--"), argv...)
+		argv = append(append(step, "--"), argv...)
+		env = []string{"GOMAXPROCS=1"} // of the step alone: it does one thing after the other
 	}
 	cmd := &exec.Cmd{
-		Path: program, Args: argv, Dir: "/", Env: []string{},
+		Path: program, Args: argv, Dir: "/", Env: env,
 		Stdout: readyW, Stderr: errW, ExtraFiles: st.files,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
@@ -288,7 +290,7 @@ func (box *Sandbox) startFailed() error {
 	if hint := blocked("/proc/sys"); hint != "" {
 		return fmt.Errorf("%w: %s (%s)", ErrIsolation, hint, said)
 	}
-	if strings.Contains(said, joinFailed) && strings.Contains(said, unix.EPERM.Error()) {
+	if strings.Contains(said, enter.JoinFailed) && strings.Contains(said, unix.EPERM.Error()) {
 		return fmt.Errorf("%w: joining the network of the sandbox beside takes the capabilities SYS_ADMIN and SYS_PTRACE, which this process lacks (%s)", ErrIsolation, said)
 	}
 	if err := box.l.tier.refuses(said); err != nil {

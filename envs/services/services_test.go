@@ -23,6 +23,7 @@ import (
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
 	"inspect/envs/sandbox/dialer"
+	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/spec"
@@ -36,8 +37,8 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "sandbox-init":
 			os.Exit(inside.Main(os.Args[2:]))
-		case "sandbox-enter":
-			os.Exit(sandbox.Enter(os.Args[2:]))
+		case enter.Word:
+			os.Exit(enter.Main(os.Args[2:]))
 		}
 	}
 	goleak.VerifyTestMain(m)

@@ -160,6 +160,7 @@ type story struct {
 	out     *teller
 	started time.Time
 	dir     string
+	program string // inspect, where sandboxes see it
 	repo    repos.Repo
 	github  *githubd.Server
 	model   *modeld.Server  // nil: none of ours
@@ -209,9 +210,27 @@ func (st *story) openGitHub(ctx context.Context) error {
 	return nil
 }
 
+// placeProgram copies this program, which is the scripted agent too, to where
+// sandboxes may be shown it.
+func (st *story) placeProgram() error {
+	if st.program != "" {
+		return nil
+	}
+	dir := filepath.Join(st.dir, "agent")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	body, err := os.ReadFile(st.o.Binary)
+	if err != nil {
+		return err
+	}
+	st.program = filepath.Join(dir, "inspect")
+	return os.WriteFile(st.program, body, 0o755)
+}
+
 // agent is the harness command line: this program again, inside the sandbox.
 func (st *story) agent() string {
-	words := append([]string{"/run/inspect/init", AgentCommand}, st.repo.Script()...)
+	words := append([]string{st.program, AgentCommand}, st.repo.Script()...)
 	if st.o.Mode != "" {
 		words = append(words, "--mode", st.o.Mode)
 	}
@@ -231,6 +250,9 @@ func (st *story) startServe(ctx context.Context) (stop func(), err error) {
 		return nil, err
 	}
 	if agent == nil {
+		if err := st.placeProgram(); err != nil {
+			return nil, err
+		}
 		agent = []string{"--harness-command", st.agent(), "--harness-label", "scripted"}
 	}
 	done := st.out.step("inspect serve with its private database")
@@ -250,6 +272,9 @@ func (st *story) startServe(ctx context.Context) (stop func(), err error) {
 		"--limits", st.o.Limits,
 	}
 	argv = append(append(argv, st.o.Sandbox...), agent...)
+	if st.program != "" {
+		argv = append(argv, "--expose", filepath.Dir(st.program))
+	}
 	toolchain, err := goRoot(ctx)
 	if err != nil {
 		return nil, err

@@ -37,8 +37,7 @@ func build(m *testing.M) (int, error) {
 		return 1, err
 	}
 	binary = filepath.Join(dir, "inspect")
-	cmd := exec.Command("go", "build", "-o", binary, "inspect/cmd/inspect")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd := exec.Command("make", "-s", "-C", "../../..", "build", "BIN="+binary) // with its init beside it
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return 1, fmt.Errorf("build inspect: %w\n%s", err, out)
 	}
@@ -62,7 +61,7 @@ type stage struct {
 // small is a repository that is prepared in a moment. Its agent is the scripted
 // one, told by the repository itself how to behave.
 func small(flags ...string) map[string]string {
-	words := append([]string{"/run/inspect/init", AgentCommand, "--edit", "price.txt", "--replace", "price=11", "--with", "price=10", "--test", "sh test.sh"}, flags...)
+	words := append([]string{binary, AgentCommand, "--edit", "price.txt", "--replace", "price=11", "--with", "price=10", "--test", "sh test.sh"}, flags...)
 	for i, w := range words {
 		words[i] = "'" + w + "'"
 	}
@@ -93,7 +92,7 @@ func openStageWith(t *testing.T, repositories map[string]map[string]string, edit
 	}
 	s := &stage{t: t, story: &story{
 		o:   Options{Binary: binary, Limits: limits(), Err: &logTo{t: t, path: filepath.Join(dir, "serve.log")}},
-		out: newTeller(testWriter{t}, false), started: time.Now(), dir: dir,
+		out: newTeller(testWriter{t}, false), started: time.Now(), dir: dir, program: binary,
 	}}
 	edit(s.story)
 	gh, err := githubd.New(githubd.Options{Dir: mkdir(t, dir, "github"), WebhookSecret: canarySecret, Events: []string{"issues", "issue_comment"}})

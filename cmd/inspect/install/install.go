@@ -36,6 +36,7 @@ type Options struct {
 	Root     string // a file tree to install into; empty: this machine
 	Data     string // directory of everything Inspect keeps
 	Binary   string // this program
+	Init     string // inspect-init of the same build; empty: there is none
 	Accounts []Account
 	DryRun   bool
 	Out      io.Writer
@@ -46,6 +47,7 @@ const (
 	configDir = "/etc/inspect"
 	unitDir   = "/etc/systemd/system"
 	binary    = "/usr/local/bin/inspect"
+	initFile  = "/usr/local/bin/inspect-init"
 	// data is what the units and samples say.
 	data = "/var/lib/inspect"
 )
@@ -132,12 +134,13 @@ func (w *work) look() error {
 	if err := w.file(filepath.Join(configDir, "models.yml.sample"), append([]byte("# "+mark+", as an example.\n"), models...), 0o600); err != nil {
 		return err
 	}
-	program, err := os.ReadFile(w.o.Binary)
-	if err != nil {
-		return fmt.Errorf("read this program: %w", err)
-	}
-	if err := w.program(program); err != nil {
+	if err := w.program(binary, w.o.Binary); err != nil {
 		return err
+	}
+	if w.o.Init != "" {
+		if err := w.program(initFile, w.o.Init); err != nil {
+			return err
+		}
 	}
 	units, err := docs.Files.ReadDir("systemd")
 	if err != nil {
@@ -326,16 +329,21 @@ func (w *work) file(path string, body []byte, mode fs.FileMode) error {
 	return nil
 }
 
-// program copies this program to where the units expect it.
-func (w *work) program(body []byte) error {
-	there, err := os.ReadFile(w.at(binary))
+// program copies a program of this build to where it is expected: inspect by the
+// units, its init by inspect.
+func (w *work) program(path, from string) error {
+	body, err := os.ReadFile(from)
+	if err != nil {
+		return fmt.Errorf("read this program: %w", err)
+	}
+	there, err := os.ReadFile(w.at(path))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err == nil && bytes.Equal(there, body) {
 		return nil
 	}
-	w.write(binary, body, 0o755)
+	w.write(path, body, 0o755)
 	return nil
 }
 

@@ -26,10 +26,12 @@ func tree(t *testing.T, passwd string) (root string, o Options, out *bytes.Buffe
 	for name, body := range map[string]string{"passwd": passwd, "group": "", "shadow": "", "gshadow": ""} {
 		put(t, filepath.Join(root, "etc", name), body)
 	}
-	program := filepath.Join(t.TempDir(), "inspect")
+	dir := t.TempDir()
+	program, small := filepath.Join(dir, "inspect"), filepath.Join(dir, "inspect-init")
 	put(t, program, "#!/bin/true\n")
+	put(t, small, "#!/bin/sh\n")
 	out = &bytes.Buffer{}
-	return root, Options{Root: root, Data: data, Binary: program, Accounts: accounts, Out: out}, out
+	return root, Options{Root: root, Data: data, Binary: program, Init: small, Accounts: accounts, Out: out}, out
 }
 
 func put(t *testing.T, path, body string) {
@@ -98,7 +100,7 @@ func TestInstall(t *testing.T) {
 	got := all(t, root)
 	for path, mode := range map[string]fs.FileMode{
 		"/var/lib/inspect": 0o711, "/etc/inspect": 0o700, "/etc/inspect/inspect.env": 0o600, "/etc/inspect/node.env": 0o600,
-		"/etc/inspect/models.yml.sample": 0o600, "/usr/local/bin/inspect": 0o755,
+		"/etc/inspect/models.yml.sample": 0o600, "/usr/local/bin/inspect": 0o755, "/usr/local/bin/inspect-init": 0o755,
 		"/etc/systemd/system/inspect.service": 0o644, "/etc/systemd/system/inspect-node.service": 0o644,
 	} {
 		if got[path] != mode {
@@ -127,11 +129,12 @@ func TestInstall(t *testing.T) {
 	}
 	// An upgrade replaces program and units.
 	put(t, o.Binary, "#!/bin/false\n")
+	put(t, o.Init, "#!/bin/sh -e\n")
 	put(t, root+"/etc/systemd/system/inspect.service", "# "+mark+" long ago\n")
 	if err := Run(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	if read(t, root+"/usr/local/bin/inspect") != "#!/bin/false\n" || strings.Contains(read(t, root+"/etc/systemd/system/inspect.service"), "long ago") {
+	if read(t, root+"/usr/local/bin/inspect") != "#!/bin/false\n" || read(t, root+"/usr/local/bin/inspect-init") != "#!/bin/sh -e\n" || strings.Contains(read(t, root+"/etc/systemd/system/inspect.service"), "long ago") {
 		t.Error("an upgrade left the old program or unit")
 	}
 }

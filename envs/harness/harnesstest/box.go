@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"inspect/envs/sandbox"
+	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/wire"
@@ -51,8 +52,8 @@ func Main(m *testing.M) {
 		switch os.Args[1] {
 		case "sandbox-init":
 			os.Exit(inside.Main(os.Args[2:]))
-		case "sandbox-enter":
-			os.Exit(sandbox.Enter(os.Args[2:]))
+		case enter.Word:
+			os.Exit(enter.Main(os.Args[2:]))
 		}
 	}
 	os.Exit(run(m))

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
@@ -84,7 +85,7 @@ func (a *archive) open(name string) (*io.SectionReader, error) {
 
 // blob opens what has this digest, and reads all of it to be sure.
 func (a *archive) blob(digest v1.Hash) (*io.SectionReader, error) {
-	if digest.Algorithm != "sha256" || !hexDigest.MatchString(digest.Hex) {
+	if digest.Algorithm != "sha256" || !hexDigest().MatchString(digest.Hex) {
 		return nil, fmt.Errorf("%.100q is no sha256 digest", digest.String())
 	}
 	f, err := a.open("blobs/sha256/" + digest.Hex)
@@ -94,7 +95,7 @@ func (a *archive) blob(digest v1.Hash) (*io.SectionReader, error) {
 	return f, check(f, digest)
 }
 
-var hexDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var hexDigest = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{64}$`) })
 
 // check reads f, whose digest must be want, and goes back to its beginning.
 func check(f *io.SectionReader, want v1.Hash) error {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // Bounds of an image that no limit raises.
@@ -126,7 +127,7 @@ func distinguishesCase(dir string) error {
 	return nil
 }
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
 // environment is what of an image's environment is given to commands: plain
 // names, no line breaks, and nothing that is loaded into every program.
@@ -134,7 +135,7 @@ func environment(env []string) (out []string) {
 	left := maxEnv
 	for _, e := range env {
 		name, value, ok := strings.Cut(e, "=")
-		if !ok || !envName.MatchString(name) || strings.HasPrefix(name, "LD_") || strings.ContainsAny(value, "\x00\n\r") {
+		if !ok || !envName().MatchString(name) || strings.HasPrefix(name, "LD_") || strings.ContainsAny(value, "\x00\n\r") {
 			continue
 		}
 		if left -= len(e); left < 0 {

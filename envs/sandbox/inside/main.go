@@ -44,8 +44,9 @@ const LifelineExit = 137
 const ReservedPids = 48
 
 // spareThreads are made at the start and kept, because in a full process table
-// the Go runtime could make no more and would crash.
-const spareThreads = 16 + forward.Threads
+// the Go runtime could make no more and would crash. Those of package forward
+// are more, where it has something to do.
+const spareThreads = 16
 
 // Main runs the init and returns its exit status. The arguments are those
 // after the word sandbox-init:
@@ -154,7 +155,11 @@ func run(args []string) error {
 	}
 	unix.Umask(0o022)
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), 4))
-	keepThreads(spareThreads)
+	spare := spareThreads
+	if len(c.forwards) > 0 {
+		spare += forward.Threads
+	}
+	keepThreads(spare)
 	if c.beside >= 0 {
 		go endWith(c.beside) // in a system call until the end of both
 	}

@@ -21,6 +21,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -318,25 +319,26 @@ func squeeze(to, text []byte) []byte {
 
 // keepers are files of a home in which programs keep credentials, and what is
 // one there. A reference to a variable, ${NAME}, is none.
-var keepers = []struct {
-	path *regexp.Regexp
-	line *regexp.Regexp
-}{
-	{at(`\.npmrc`), regexp.MustCompile(`(?m)_(?:authToken|auth|password)\s*=\s*["']?[^\s"'$]`)},
-	{at(`\.yarnrc\.yml`), regexp.MustCompile(`(?m)npmAuth(?:Token|Ident)"?\s*:\s*["']?[^\s"'$]`)},
-	{at(`[._]netrc`), regexp.MustCompile(`\bpassword\s+\S`)},
-	{at(`\.git-credentials|\.config/git/credentials`), regexp.MustCompile(`://[^\s/@]+@`)},
-	{at(`\.pip/pip\.conf|\.config/pip/pip\.conf`), regexp.MustCompile(`://[^\s/:@]*:[^\s/@$]+@`)},
-	{at(`\.pypirc`), regexp.MustCompile(`(?m)^\s*password\s*[=:]\s*\S`)},
-	{at(`\.docker/config\.json`), regexp.MustCompile(`"(?:auth|identitytoken|registrytoken|password)"\s*:\s*"[^"]`)},
-	{at(`\.cargo/credentials(?:\.toml)?`), regexp.MustCompile(`(?m)^\s*token\s*=\s*["'][^"']`)},
-	{at(`\.gem/credentials`), regexp.MustCompile(`:\s*\S*[A-Za-z0-9]{8}`)},
-	{at(`\.m2/settings\.xml`), regexp.MustCompile(`<(?:password|passphrase)>\s*[^<\s$]`)},
-	{at(`\.aws/credentials`), regexp.MustCompile(`(?m)^\s*aws_(?:secret_access_key|session_token)\s*=\s*\S`)},
-	{at(`\.config/gh/hosts\.yml`), regexp.MustCompile(`oauth_token\s*:\s*\S`)},
-	{at(`\.kube/config`), regexp.MustCompile(`(?m)^\s*(?:- )?(?:token|password|client-key-data)\s*:\s*\S`)},
-	{at(`\.ssh/[^/]+`), regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----`)},
-}
+var keepers = sync.OnceValue(func() []keeper {
+	return []keeper{
+		{at(`\.npmrc`), regexp.MustCompile(`(?m)_(?:authToken|auth|password)\s*=\s*["']?[^\s"'$]`)},
+		{at(`\.yarnrc\.yml`), regexp.MustCompile(`(?m)npmAuth(?:Token|Ident)"?\s*:\s*["']?[^\s"'$]`)},
+		{at(`[._]netrc`), regexp.MustCompile(`\bpassword\s+\S`)},
+		{at(`\.git-credentials|\.config/git/credentials`), regexp.MustCompile(`://[^\s/@]+@`)},
+		{at(`\.pip/pip\.conf|\.config/pip/pip\.conf`), regexp.MustCompile(`://[^\s/:@]*:[^\s/@$]+@`)},
+		{at(`\.pypirc`), regexp.MustCompile(`(?m)^\s*password\s*[=:]\s*\S`)},
+		{at(`\.docker/config\.json`), regexp.MustCompile(`"(?:auth|identitytoken|registrytoken|password)"\s*:\s*"[^"]`)},
+		{at(`\.cargo/credentials(?:\.toml)?`), regexp.MustCompile(`(?m)^\s*token\s*=\s*["'][^"']`)},
+		{at(`\.gem/credentials`), regexp.MustCompile(`:\s*\S*[A-Za-z0-9]{8}`)},
+		{at(`\.m2/settings\.xml`), regexp.MustCompile(`<(?:password|passphrase)>\s*[^<\s$]`)},
+		{at(`\.aws/credentials`), regexp.MustCompile(`(?m)^\s*aws_(?:secret_access_key|session_token)\s*=\s*\S`)},
+		{at(`\.config/gh/hosts\.yml`), regexp.MustCompile(`oauth_token\s*:\s*\S`)},
+		{at(`\.kube/config`), regexp.MustCompile(`(?m)^\s*(?:- )?(?:token|password|client-key-data)\s*:\s*\S`)},
+		{at(`\.ssh/[^/]+`), regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----`)},
+	}
+})
+
+type keeper struct{ path, line *regexp.Regexp }
 
 func at(path string) *regexp.Regexp { return regexp.MustCompile(`^(?:` + path + `)$`) }
 
@@ -346,7 +348,7 @@ func (s *search) credentials(f *os.File, path string) error {
 	if s.home == "" || !ok {
 		return nil
 	}
-	for _, k := range keepers {
+	for _, k := range keepers() {
 		if !k.path.MatchString(rel) {
 			continue
 		}

@@ -1,4 +1,10 @@
-package sandbox
+// Package enter is the step between a root launcher and the program of a
+// sandbox's tier: a process joins the sandbox's cgroups while it may, becomes the
+// sandbox's uid for good, and executes what follows. (The first version of
+// cgroups cannot start a process in a group, and the program forks before anyone
+// could move it.) It is a package of its own because it starts with each sandbox:
+// it brings nothing along.
+package enter
 
 import (
 	"errors"
@@ -11,25 +17,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enterWord is the first argument with which the binary becomes Enter.
-const enterWord = "sandbox-enter"
+// Word is the first argument with which a program becomes Main.
+const Word = "sandbox-enter"
 
-// joinFailed is what Enter says when it may not or cannot join the network.
-const joinFailed = "join the network of the sandbox beside"
+// JoinFailed is what Main says when it may not or cannot join the network.
+const JoinFailed = "join the network of the sandbox beside"
 
-// Enter is the step between a root launcher and the tier's program: it joins the
-// sandbox's cgroups while it may, becomes the sandbox's uid for good, and
-// executes what follows. (The first version of cgroups cannot start a process
-// in a group, and the program forks before anyone could move it.) The arguments
-// are those after the word sandbox-enter:
+// Main does the step and returns only if something failed, with an exit status.
+// The arguments are those after Word:
 //
 //	--procs FILE   a cgroup.procs file to join; may be repeated
 //	--net FD       a pidfd of whose network namespace is joined
 //	--uid N --gid N
 //	-- PROGRAM ARGUMENTS…
-//
-// It returns only if something failed.
-func Enter(args []string) int {
+func Main(args []string) int {
 	err := enter(args)
 	fmt.Fprintf(os.Stderr, "enter the sandbox: %v\n", err)
 	return 125
@@ -42,7 +43,7 @@ func (r *repeated) Set(s string) error { *r = append(*r, s); return nil }
 
 func enter(args []string) error {
 	var procs repeated
-	f := flag.NewFlagSet(enterWord, flag.ContinueOnError)
+	f := flag.NewFlagSet(Word, flag.ContinueOnError)
 	uid := f.Int("uid", 0, "")
 	gid := f.Int("gid", 0, "")
 	net := f.Int("net", -1, "")
@@ -67,7 +68,7 @@ func enter(args []string) error {
 		// and its end takes everybody in the cgroup along.
 		runtime.LockOSThread()
 		if err := unix.Setns(*net, unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("%s: %w", joinFailed, err)
+			return fmt.Errorf("%s: %w", JoinFailed, err)
 		}
 	}
 	if err := syscall.Setgroups([]int{}); err != nil {
