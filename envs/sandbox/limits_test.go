@@ -279,6 +279,28 @@ func TestDiskLimit(t *testing.T) {
 	})
 }
 
+// Files without a name count, whoever in the sandbox holds them and however. A
+// host's file that was deleted does not.
+func TestDeletedFilesCount(t *testing.T) {
+	if !root {
+		t.Skip("what a sandbox holds is seen through its cgroup, which only root can make")
+	}
+	for how, script := range map[string]string{
+		"open":   `for my $n (1..4) { open my $f, "+>f$n" or die; unlink "f$n"; print $f "x" x 4e5; $f->flush; push @f, $f }`,
+		"mapped": `for my $n (1..4) { open my $f, "+>f$n" or die; print $f "x" x 4e5; $f->flush; my $a = syscall(9, 0, 4e5, 1, 1, fileno($f), 0); die if $a == -1; unlink "f$n"; close $f }`,
+	} {
+		t.Run(how, func(t *testing.T) {
+			eachTier(t, func(t *testing.T) {
+				b := start(t, func(s *Spec) { s.Limits.DiskBytes = 1 << 20 })
+				_, err := b.Run(deadline(t), stream.Exec{Argv: []string{"perl", "-MIO::Handle", "-e", script + ` sleep 1000`}})
+				if end := b.Sandbox.Wait(); !end.DiskFull || !errors.Is(err, stream.ErrEnded) {
+					t.Errorf("the end: %+v, %v", end, err)
+				}
+			})
+		})
+	}
+}
+
 func TestUsage(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 3 {

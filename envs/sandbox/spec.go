@@ -91,9 +91,11 @@ type Spec struct {
 	// Control is the sandbox's end of stream.Pair. Start closes it in any case.
 	Control *os.File
 	// DiskUsage measures what Limits.DiskBytes bounds, in bytes; nil counts
-	// the blocks of all writable mounts. It is called every two seconds or, if
-	// it takes long, so that it takes at most a tenth of the time. A sandbox
-	// over its limit is ended. Not called if DiskBytes is 0.
+	// the blocks of all writable mounts. Files without a name that the sandbox
+	// holds there are added to it. It is called every two seconds or, if it takes
+	// long, so that it takes a tenth of the time, but no later than 30 seconds
+	// after it returned. A sandbox over its limit is ended. Not called if
+	// DiskBytes is 0.
 	DiskUsage func(context.Context) (int64, error)
 }
 

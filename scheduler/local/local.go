@@ -17,7 +17,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -56,6 +58,8 @@ type Engine struct {
 	o    Options
 	boot string
 
+	remove func(dir string) error // os.RemoveAll, but in tests
+
 	mu       sync.Mutex
 	children map[int]bool // started by this process and not waited for yet
 }
@@ -68,7 +72,10 @@ type ref struct {
 	Start uint64 `json:"start"` // clock ticks after boot, field 22 of /proc/PID/stat
 	Boot  string `json:"boot"`  // the kernel's boot id: after a reboot nothing lives
 	Dir   string `json:"dir"`   // the attempt's, below Options.Dir
-	UID   int    `json:"uid"`   // whom it runs as
+	UID   int    `json:"uid"`   // whom it runs as; 0: ourselves
+	// Ended is set in the record, and only there, once nothing of it lived: from
+	// then on its numbers may be anybody's.
+	Ended bool `json:"ended,omitempty"`
 }
 
 const (
@@ -78,6 +85,7 @@ const (
 	refName    = "engine.json"
 	ownName    = "own" // all of an attempt's directory that is the runner's own
 	spoolName  = "spool"
+	goneMark   = ".gone-" // begins the name of a directory that is being removed
 	// A log that is larger is moved aside, and begun anew, at the next look.
 	maxLogBytes = 1 << 20
 )
@@ -110,7 +118,7 @@ func New(o Options) (*Engine, error) {
 	if err := os.MkdirAll(o.Dir, 0o711); err != nil {
 		return nil, fmt.Errorf("making the runners' directory: %w", err)
 	}
-	return &Engine{o: o, boot: string(boot), children: map[int]bool{}}, nil
+	return &Engine{o: o, boot: string(boot), remove: os.RemoveAll, children: map[int]bool{}}, nil
 }
 
 // Name implements scheduler.Engine.
@@ -123,11 +131,12 @@ func (e *Engine) Start(ctx context.Context, a scheduler.Attempt) (json.RawMessag
 	if !sessionForm.MatchString(a.Session) || a.Generation < 1 {
 		return nil, fmt.Errorf("attempt %d of session %q cannot be run", a.Generation, a.Session)
 	}
+	e.prune()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.prune()
 	name := nameOf(a.Session, a.Generation)
 	if r, ok := e.stored(name); ok {
+		r.Ended = false
 		return json.Marshal(r)
 	}
 	// Between a start and its record there is a moment in which we may have died.
@@ -162,6 +171,7 @@ func (e *Engine) Find(session string, generation int) (json.RawMessage, bool) {
 	if !ok {
 		return nil, false
 	}
+	r.Ended = false
 	b, err := json.Marshal(r)
 	return b, err == nil
 }
@@ -213,12 +223,28 @@ func (e *Engine) account() (int, error) {
 	return 0, fmt.Errorf("all %d accounts for runners, from %d on, are in use", e.o.UIDs, e.o.UID)
 }
 
-// stored reads the record of an attempt that was started before. One in a
-// directory that is not ours would be what somebody else says.
+// holder is whom an attempt's own directory belongs to: the account that its
+// runner has, or is just being started with. As long as the directory is there,
+// account gives it to no other.
+func (e *Engine) holder(name string) (uid int, ok bool) {
+	var own unix.Stat_t
+	if !e.ours(name) || unix.Lstat(filepath.Join(e.o.Dir, name, ownName), &own) != nil {
+		return 0, false
+	}
+	return int(own.Uid), true
+}
+
+// ours says whether an attempt's directory is. What is in another's would be
+// what somebody else says.
+func (e *Engine) ours(name string) bool {
+	var st unix.Stat_t
+	return unix.Lstat(filepath.Join(e.o.Dir, name), &st) == nil && int(st.Uid) == os.Geteuid()
+}
+
+// stored reads the record of an attempt that was started before.
 func (e *Engine) stored(name string) (ref, bool) {
 	var r ref
-	var st unix.Stat_t
-	if err := unix.Lstat(filepath.Join(e.o.Dir, name), &st); err != nil || int(st.Uid) != os.Geteuid() {
+	if !e.ours(name) {
 		return r, false
 	}
 	b, err := os.ReadFile(filepath.Join(e.o.Dir, name, refName))
@@ -231,11 +257,15 @@ func (e *Engine) record(name string, pid, uid int) (json.RawMessage, error) {
 	if err == nil { // else it is over already, and State will say so
 		r.Start = st.start
 	}
+	return e.write(r)
+}
+
+func (e *Engine) write(r ref) (json.RawMessage, error) {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(e.o.Dir, name, refName)
+	path := filepath.Join(e.o.Dir, r.Dir, refName)
 	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
 		return nil, fmt.Errorf("recording what the runner runs as: %w", err)
 	}
@@ -301,26 +331,26 @@ func (e *Engine) spawn(a scheduler.Attempt, name string, uid int) (int, error) {
 	return pid, nil
 }
 
-// State says whether a runner, or anything it left in its process session,
-// still lives.
+// State says whether a runner still lives.
 func (e *Engine) State(_ context.Context, stored json.RawMessage) (scheduler.EngineState, error) {
 	var r ref
 	if err := json.Unmarshal(stored, &r); err != nil {
 		return scheduler.EngineUnknown, fmt.Errorf("what the runner runs as cannot be read: %w", err)
 	}
 	boundLog(filepath.Join(e.o.Dir, filepath.Base(r.Dir), logName))
-	live, err := e.living(r)
+	leads, _, err := e.living(r)
 	switch {
 	case err != nil:
 		return scheduler.EngineUnknown, err
-	case len(live) > 0 && live[0] == r.PID:
+	case leads:
 		return scheduler.EngineRunning, nil
 	}
 	// What a dead runner left will not report; Stop clears it away.
 	return scheduler.EngineGone, nil
 }
 
-// Stop ends a runner and its whole process session, and removes its spool.
+// Stop ends a runner, its whole process session and, if it has an account of its
+// own, every process of that, and removes its spool.
 func (e *Engine) Stop(ctx context.Context, stored json.RawMessage) error {
 	var r ref
 	if err := json.Unmarshal(stored, &r); err != nil {
@@ -342,20 +372,30 @@ var errAlive = errors.New("it lives on after SIGKILL")
 func (e *Engine) end(ctx context.Context, r ref) error {
 	const look = 20 * time.Millisecond
 	start, killed := e.o.Clock.Now(), 0
-	asked := false
+	asked, swept := false, false
 	for {
-		live, err := e.living(r)
+		leads, live, err := e.living(r)
 		if err != nil {
 			return err
 		}
 		if len(live) == 0 {
+			// A list is not made at one moment: who forks and ends all the time may
+			// be missed by it.
+			if !swept {
+				if err := e.sweep(ctx, r); err != nil {
+					return err
+				}
+				swept = true
+				continue
+			}
+			e.seal(r)
 			return nil
 		}
 		switch waited := e.o.Clock.Now().Sub(start); {
-		case !asked && live[0] == r.PID:
+		case !asked && leads:
 			_ = syscall.Kill(r.PID, syscall.SIGTERM)
 			asked = true
-		case live[0] != r.PID || waited >= e.o.Grace:
+		case !leads || waited >= e.o.Grace:
 			// The leader is gone or had its time; the rest gets none.
 			for _, pid := range live {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -370,29 +410,71 @@ func (e *Engine) end(ctx context.Context, r ref) error {
 	}
 }
 
-// living lists the living processes of a runner's process session, the runner
-// itself first.
+// living lists the living processes of a runner: those of its process session,
+// and all of its account, where each runner has its own. leads says whether the
+// runner itself is among them.
 //
-// The kernel does not give a number away while a session bears it, so members
-// of session PID are ours unless PID itself is another process by now.
-func (e *Engine) living(r ref) ([]int, error) {
+// The kernel does not give a number away while a session bears it. But once all
+// of a session has ended the number may be a stranger's, or that of a session
+// whose first process has ended too. So members of another account are none of
+// ours, and what has been seen to be over is not looked for again.
+func (e *Engine) living(r ref) (leads bool, live []int, err error) {
 	if r.Boot != e.boot || r.PID <= 1 || r.Start == 0 {
-		return nil, nil
+		return false, nil, nil
+	}
+	if record, ok := e.stored(filepath.Base(r.Dir)); ok && record.Ended {
+		return false, nil, nil
 	}
 	e.wait(r.PID)
 	leader, err := readStat(r.PID)
-	if err == nil && leader.start != r.Start {
-		return nil, nil // the number was given away: the session is over
-	}
-	var live []int
-	if err == nil && !leader.dead() {
-		live = append(live, r.PID)
-	}
-	others, err := sessionMembers(r.PID)
+	given := err == nil && leader.start != r.Start // the session is over
+	uid := cmp.Or(r.UID, os.Geteuid())
+	session, account, err := processes(r.PID, uid)
 	if err != nil {
-		return nil, err
+		return false, nil, err
 	}
-	return append(live, others...), nil
+	if !given {
+		live = session
+	}
+	// Asked for after the processes: whoever was seen before it let go is its own.
+	if e.alone(r) {
+		live = account
+	}
+	return !given && slices.Contains(live, r.PID), live, nil
+}
+
+// alone says whether a runner's account is its own and nobody else's.
+func (e *Engine) alone(r ref) bool {
+	holder, held := e.holder(filepath.Base(r.Dir))
+	return e.o.UIDs > 1 && r.UID != 0 && held && holder == r.UID
+}
+
+// sweep kills all of a runner's own account at one moment, as kill(2) does it for
+// the number -1. No runner starts meanwhile, to which the account could go.
+func (e *Engine) sweep(ctx context.Context, r ref) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if record, ok := e.stored(filepath.Base(r.Dir)); !ok || record != r || !e.alone(r) || r.Boot != e.boot {
+		return nil // over, or not alone
+	}
+	if _, err := proc.Run(ctx, proc.Command{
+		Argv: []string{"/bin/sh", "-c", "kill -KILL -1 2>/dev/null; :"}, Dir: "/",
+		Credential: &proc.Credential{UID: r.UID, GID: r.UID},
+	}); err != nil {
+		return fmt.Errorf("killing all of account %d: %w", r.UID, err)
+	}
+	return nil
+}
+
+// seal records that nothing of a runner lives any more.
+func (e *Engine) seal(r ref) {
+	if record, ok := e.stored(filepath.Base(r.Dir)); !ok || record != r {
+		return
+	}
+	r.Ended = true
+	if _, err := e.write(r); err != nil {
+		e.o.Log.Warn("the end of a runner is not recorded", "pid", r.PID, "error", err)
+	}
 }
 
 // wait takes a dead child's status, so that it does not stay a zombie.
@@ -409,24 +491,45 @@ func (e *Engine) wait(pid int) {
 	}
 }
 
-// prune removes directories of attempts that ended long ago.
+// prune removes directories of attempts that ended long ago. Removing may take
+// long and is done without the lock; to be started again an attempt then has a
+// directory of its name to make.
 func (e *Engine) prune() {
 	entries, err := os.ReadDir(e.o.Dir)
 	if err != nil {
 		return
 	}
 	for _, entry := range entries {
-		info, err := entry.Info()
-		if err != nil || !entry.IsDir() || e.o.Clock.Now().Sub(info.ModTime()) < e.o.Keep {
+		name := entry.Name()
+		if !entry.IsDir() || !strings.HasPrefix(name, goneMark) && !e.letGo(name) {
 			continue
 		}
-		if r, ok := e.stored(entry.Name()); ok && r.Boot == e.boot {
-			if st, err := readStat(r.PID); err == nil && st.start == r.Start && !st.dead() {
-				continue
-			}
-		}
-		_ = os.RemoveAll(filepath.Join(e.o.Dir, entry.Name()))
+		_ = e.remove(filepath.Join(e.o.Dir, goneMark+strings.TrimPrefix(name, goneMark)))
 	}
+}
+
+// letGo renames the directory of an attempt that ended long ago, so that it is
+// nobody's; false if it stays.
+func (e *Engine) letGo(name string) bool {
+	if !e.old(name) {
+		return false
+	}
+	r, recorded := e.stored(name)
+	if recorded {
+		if _, live, err := e.living(r); err != nil || len(live) > 0 {
+			return false
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	// An attempt without a record may have been started meanwhile.
+	return (recorded || e.old(name)) && os.Rename(filepath.Join(e.o.Dir, name), filepath.Join(e.o.Dir, goneMark+name)) == nil
+}
+
+// old says whether nothing was put into an attempt's directory for long.
+func (e *Engine) old(name string) bool {
+	fi, err := os.Lstat(filepath.Join(e.o.Dir, name))
+	return err == nil && e.o.Clock.Now().Sub(fi.ModTime()) >= e.o.Keep
 }
 
 // boundLog moves a log aside that has become too long. Its writer appends, so

@@ -52,6 +52,13 @@ func fakeRunner(args []string) int {
 			return 1
 		}
 	}
+	if how == "escapes" { // forks twice, the second time from a session of its own
+		cmd := exec.Command("/bin/sh", "-c", "trap '' TERM; sleep 600 &")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Run(); err != nil {
+			return 1
+		}
+	}
 	if how == "chatty" {
 		fmt.Fprint(os.Stderr, strings.Repeat("noise ", 1<<18))
 	}
@@ -234,6 +241,16 @@ func TestEndIsSeenWhoeverStartedIt(t *testing.T) {
 	}
 }
 
+// members are an account's processes in a process session.
+func members(t *testing.T, session, uid int) []int {
+	t.Helper()
+	in, _, err := processes(session, uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
 func TestStopEndsTheWholeProcessSession(t *testing.T) {
 	dir := t.TempDir()
 	e := newEngine(t, dir, "family")
@@ -241,13 +258,13 @@ func TestStopEndsTheWholeProcessSession(t *testing.T) {
 	pid := hear(t, dir, 1).PID
 	var family []int
 	eventually(t, "the family is complete", func() bool {
-		family, _ = sessionMembers(pid)
-		return len(family) == 2
+		family = members(t, pid, os.Geteuid())
+		return len(family) == 3
 	})
 	if err := e.Stop(context.Background(), ref); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range append(family, pid) {
+	for _, p := range family {
 		if st, err := readStat(p); err == nil && !st.dead() {
 			t.Errorf("process %d lives on", p)
 		}
@@ -259,7 +276,7 @@ func TestStopOfWhatARunnerLeftBehind(t *testing.T) {
 	e := newEngine(t, dir, "family")
 	ref := start(t, e, 1)
 	pid := hear(t, dir, 1).PID
-	eventually(t, "the family is complete", func() bool { f, _ := sessionMembers(pid); return len(f) == 2 })
+	eventually(t, "the family is complete", func() bool { return len(members(t, pid, os.Geteuid())) == 3 })
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +284,7 @@ func TestStopOfWhatARunnerLeftBehind(t *testing.T) {
 	if err := newEngine(t, dir, "family").Stop(context.Background(), ref); err != nil {
 		t.Fatal(err)
 	}
-	if f, _ := sessionMembers(pid); len(f) != 0 {
+	if f := members(t, pid, os.Geteuid()); len(f) != 0 {
 		t.Fatalf("left: %v", f)
 	}
 }
@@ -383,10 +400,9 @@ func TestEngineRefuses(t *testing.T) {
 	}
 }
 
-// Runners of living attempts are different accounts, none of which can read
-// another's files or put anything in the place of our record of it; each is
-// known by its account as long as it lives.
-func TestEachRunnerIsAnAccountOfItsOwn(t *testing.T) {
+// apart is an engine with two accounts for runners, 60650 and 60651, and its directory.
+func apart(t *testing.T, how string) (*Engine, string) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can start processes of other accounts")
 	}
@@ -407,10 +423,201 @@ func TestEachRunnerIsAnAccountOfItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	spool := filepath.Join(dir, "spool")
-	e, err := New(Options{Binary: bin, ControlURL: "http://127.0.0.1:1", NodeSocket: "/run/node.sock", Dir: spool, UID: 60650, UIDs: 2, Grace: 300 * time.Millisecond, Args: []string{"waits"}})
+	e, err := New(Options{Binary: bin, ControlURL: "http://127.0.0.1:1", NodeSocket: "/run/node.sock", Dir: spool, UID: 60650, UIDs: 2, Grace: 300 * time.Millisecond, Args: []string{how}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return e, spool
+}
+
+// accountsProcesses are the living ones of an account.
+func accountsProcesses(t *testing.T, uid int) []int {
+	t.Helper()
+	_, all, err := processes(0, uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// A runner cannot leave anything behind by leaving its process session, and the
+// next runner of the same account is not taken for it.
+func TestStopEndsWhatLeftTheProcessSession(t *testing.T) {
+	for name, killed := range map[string]bool{"runs": false, "was killed": true} {
+		t.Run(name, func(t *testing.T) {
+			e, spool := apart(t, "escapes")
+			ref := start(t, e, 1)
+			pid := hear(t, spool, 1).PID
+			eventually(t, "the runner's child has left", func() bool {
+				return len(accountsProcesses(t, 60650)) == 2 && len(members(t, pid, 60650)) == 1
+			})
+			if killed {
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, "the runner is gone", func() bool { return state(t, e, ref) == scheduler.EngineGone })
+			}
+			if err := e.Stop(context.Background(), ref); err != nil {
+				t.Fatal(err)
+			}
+			if left := accountsProcesses(t, 60650); len(left) != 0 {
+				t.Errorf("left: %v", left)
+			}
+			eventually(t, "the account is free", func() bool { uid, _ := e.account(); return uid == 60650 })
+			start(t, e, 2)
+			if uid, ok := e.RunsAs(session, 2); !ok || uid != 60650 {
+				t.Fatalf("the next runner is %d, %v", uid, ok)
+			}
+			for _, e := range []*Engine{e, newEngine(t, spool, "escapes")} {
+				if err := e.Stop(context.Background(), ref); err != nil {
+					t.Fatal(err)
+				}
+				if _, ok := e.RunsAs(session, 2); !ok {
+					t.Fatal("the end of one runner was that of the next")
+				}
+			}
+		})
+	}
+}
+
+// Once a runner is over, its number is soon another's, and so may be that of a
+// process session whose first process has ended.
+func TestAStrangersSessionIsNotEnded(t *testing.T) {
+	e, spool := apart(t, "waits")
+	for name, c := range map[string]struct {
+		owner int
+		ended bool
+	}{"of another account": {60652, false}, "of the same, after the end was seen": {60650, true}} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command("/bin/sh", "-c", "sleep 600 & read line")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: uint32(c.owner), Gid: uint32(c.owner)}}
+			in, err := cmd.StdinPipe()
+			if err == nil {
+				err = cmd.Start()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			pid := cmd.Process.Pid
+			eventually(t, "the stranger has a child", func() bool { return len(members(t, pid, c.owner)) == 2 })
+			in.Close()
+			_ = cmd.Wait() // read has found no line
+			child := members(t, pid, c.owner)
+			if len(child) != 1 {
+				t.Fatalf("the stranger's are %v", child)
+			}
+			defer syscall.Kill(child[0], syscall.SIGKILL)
+			r := ref{PID: pid, Start: 1, Boot: e.boot, Dir: session + "-g7", UID: 60650}
+			if err := os.MkdirAll(filepath.Join(spool, r.Dir), 0o711); err != nil {
+				t.Fatal(err)
+			}
+			stored := r
+			stored.Ended = c.ended
+			if _, err := e.write(stored); err != nil {
+				t.Fatal(err)
+			}
+			b, _ := json.Marshal(r)
+			if err := e.Stop(context.Background(), b); err != nil {
+				t.Fatal(err)
+			}
+			e.StopAll(context.Background())
+			if left := members(t, pid, c.owner); len(left) != 1 {
+				t.Error("a stranger was ended")
+			}
+			if r, ok := e.stored(r.Dir); !ok || !r.Ended {
+				t.Errorf("the end is not recorded: %+v", r)
+			}
+			if again, ok := e.Find(session, 7); !ok || string(again) != string(b) {
+				t.Errorf("the reference is now %s", again)
+			}
+		})
+	}
+}
+
+// A runner that calls itself another's is not taken for it, also when that is
+// just being started.
+func TestARunnerCannotBeAnothers(t *testing.T) {
+	e, spool := apart(t, "waits")
+	cmd := exec.Command(e.o.Binary, "runner", "--session", session, "--generation", "5", "--spool", t.TempDir(), "waits")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: 60651, Gid: 60651}}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	attempt := scheduler.Attempt{Session: session, Generation: 5}
+	if pid, _, ok := e.find(attempt); ok {
+		t.Errorf("process %d was taken for a runner that nobody started", pid)
+	}
+	own := filepath.Join(spool, session+"-g5", ownName)
+	if err := errors.Join(os.MkdirAll(own, 0o711), os.Chown(own, 60650, 60650)); err != nil {
+		t.Fatal(err)
+	}
+	if pid, _, ok := e.find(attempt); ok {
+		t.Errorf("process %d was taken for another account's runner", pid)
+	}
+	if err := os.RemoveAll(own); err != nil { // which keeps the last account from others
+		t.Fatal(err)
+	}
+	eventually(t, "an account is free", func() bool { _, err := e.account(); return err == nil })
+	var r ref
+	if err := json.Unmarshal(start(t, e, 5), &r); err != nil || r.PID == cmd.Process.Pid {
+		t.Errorf("the runner is %+v, %v", r, err)
+	}
+}
+
+// While old directories are removed, which may take long, runners are known.
+func TestRemovingHoldsNobodyUp(t *testing.T) {
+	dir := t.TempDir()
+	e := newEngine(t, dir, "waits")
+	start(t, e, 1)
+	if err := os.MkdirAll(filepath.Join(dir, "oldoldoldo-g1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	e.o.Clock = proc.NewFake(time.Now().Add(73 * time.Hour))
+	removing, proceed, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	e.remove = func(dir string) error {
+		close(removing)
+		<-proceed
+		return os.RemoveAll(dir)
+	}
+	go func() {
+		defer close(done)
+		if _, err := e.Start(context.Background(), scheduler.Attempt{Session: session, Generation: 2}); err != nil {
+			t.Error(err)
+		}
+	}()
+	<-removing
+	known := make(chan bool)
+	go func() {
+		_, ok := e.RunsAs(session, 1)
+		known <- ok
+	}()
+	select {
+	case ok := <-known:
+		if !ok {
+			t.Error("the runner is not known")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the removal holds up who asks for a runner")
+		defer func() { <-known }()
+	}
+	close(proceed)
+	<-done
+	e.o.Clock = proc.System()
+	start(t, e, 2) // to be ended
+	if left, _ := filepath.Glob(filepath.Join(dir, "*old*")); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// Runners of living attempts are different accounts, none of which can read
+// another's files or put anything in the place of our record of it; each is
+// known by its account as long as it lives.
+func TestEachRunnerIsAnAccountOfItsOwn(t *testing.T) {
+	e, spool := apart(t, "waits")
 	refs := []json.RawMessage{start(t, e, 1), start(t, e, 2)}
 	uids := map[int]bool{}
 	for g := 1; g <= 2; g++ {

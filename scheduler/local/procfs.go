@@ -2,7 +2,6 @@ package local
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -70,19 +69,24 @@ func pids() ([]int, error) {
 	return out, nil
 }
 
-// sessionMembers lists the living processes of a process session but its leader.
-func sessionMembers(leader int) ([]int, error) {
-	all, err := pids()
+// processes lists the living processes of an account, and those of them in a
+// process session.
+func processes(session, uid int) (inSession, all []int, err error) {
+	every, err := pids()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var out []int
-	for _, pid := range all {
-		if st, err := readStat(pid); err == nil && pid != leader && st.session == leader && !st.dead() {
-			out = append(out, pid)
+	for _, pid := range every {
+		st, err := readStat(pid)
+		if err != nil || st.dead() || ownerOf(pid) != uid {
+			continue
+		}
+		all = append(all, pid)
+		if st.session == session {
+			inSession = append(inSession, pid)
 		}
 	}
-	return out, nil
+	return inSession, all, nil
 }
 
 // ownerOf is whom a process runs as, -1 if it is gone. Its directory in /proc
@@ -102,9 +106,15 @@ func ownerOf(pid int) int {
 	return -1
 }
 
-// find looks for the runner of an attempt among all processes. A process in a
-// sandbox can have any command line; it is in another pid namespace.
+// find looks for the runner of an attempt among all processes. Any process can
+// have any command line: one in a sandbox is in another pid namespace, and
+// another runner has not the account for which this attempt's directory was made
+// before its start.
 func (e *Engine) find(a scheduler.Attempt) (pid, uid int, ok bool) {
+	uid, ok = e.holder(nameOf(a.Session, a.Generation))
+	if !ok {
+		return 0, 0, false
+	}
 	all, err := pids()
 	if err != nil {
 		return 0, 0, false
@@ -120,8 +130,7 @@ func (e *Engine) find(a scheduler.Attempt) (pid, uid int, ok bool) {
 		if err != nil || !bytes.HasPrefix(line, []byte(e.o.Binary+"\x00runner\x00")) || !bytes.Contains(line, []byte(want)) {
 			continue
 		}
-		uid := ownerOf(pid)
-		if first := cmp.Or(e.o.UID, os.Geteuid()); uid < first || uid >= first+max(e.o.UIDs, 1) {
+		if ownerOf(pid) != uid {
 			continue
 		}
 		if theirs, err := os.Readlink(filepath.Join(dir, "ns", "pid")); err != nil || theirs != ns {
@@ -129,6 +138,9 @@ func (e *Engine) find(a scheduler.Attempt) (pid, uid int, ok bool) {
 		}
 		if st, err := readStat(pid); err != nil || st.dead() || st.session != pid {
 			continue
+		}
+		if uid == os.Geteuid() {
+			uid = 0 // as a ref has it
 		}
 		return pid, uid, true
 	}
