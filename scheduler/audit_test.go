@@ -45,7 +45,8 @@ func TestEveryTamperingIsToldApart(t *testing.T) {
 	if n != 10 {
 		t.Fatalf("%d events", n)
 	}
-	const mine, rest = ` WHERE session_id = $1`, ` AND session_id = $1`
+	const mine, rest, own = ` WHERE session_id = $1`, ` AND session_id = $1`, ` WHERE id = $1`
+	const ended = `UPDATE sessions SET finished_at = now() - interval '1 day' WHERE id = $1`
 	for name, c := range map[string]struct {
 		sql     []string
 		fit     bool // the hashes are made to fit, and the session's row
@@ -103,6 +104,10 @@ func TestEveryTamperingIsToldApart(t *testing.T) {
 		"row's state":                {sql: []string{`UPDATE sessions SET state = 'delivered' WHERE id = $1`}, want: `says that it is "delivered", its last recorded state is "verifying"`},
 		"row's receipt":              {sql: []string{`UPDATE sessions SET receipt = '{"events_count": 5, "events_head": "00"}' WHERE id = $1`}, want: "the first 5 events are not those of the session's own receipt"},
 		"removed too early":          {sql: []string{`INSERT INTO events_removed VALUES ($1, 10, '', '[]', 3600, now())`, `DELETE FROM events` + mine}, want: "before they were old enough"},
+		"removed with a short keep":  {sql: []string{ended, `INSERT INTO events_removed VALUES ($1, 10, (SELECT events_head FROM sessions` + own + `), '[]', 1, now())`, `DELETE FROM events` + mine}, want: "before they were old enough"},
+		"removed with another head":  {sql: []string{ended, `INSERT INTO events_removed VALUES ($1, 10, '\x00', '[]', 3600, now())`, `DELETE FROM events` + mine}, want: "event 10, the last that was removed, is not the one that the session's row names"},
+		"removed without states":     {sql: []string{ended, `INSERT INTO events_removed VALUES ($1, 10, (SELECT events_head FROM sessions` + own + `), '[]', 3600, now())`, `DELETE FROM events` + mine}, want: "no change of state is kept"},
+		"removed with odd states":    {sql: []string{ended, `INSERT INTO events_removed VALUES ($1, 10, (SELECT events_head FROM sessions` + own + `), '[{"count": 11, "head": "00"}]', 3600, now())`, `DELETE FROM events` + mine}, want: "does not fit together"},
 		"written anew":               {sql: []string{`UPDATE events SET data = data || '{"x": 1}' WHERE seq = 2` + rest}, fit: true, against: true, want: "the first 10 events are not those of the receipt"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -294,6 +294,49 @@ func TestUploadsAreBounded(t *testing.T) {
 	}
 }
 
+// What was ever stored counts, also what was replaced and what came meanwhile.
+func TestReplacedBundlesCount(t *testing.T) {
+	ctx := context.Background()
+	w := newWorld(t)
+	s := w.scheduler()
+	sess, r := w.running(s)
+	put := func(turn int, content string, read io.Reader) error {
+		return s.PutBundle(ctx, r, turn, tipSHA, sumOf(content), io.MultiReader(read, strings.NewReader(content)))
+	}
+	room := func(blocks int64) {
+		t.Helper()
+		w.sql("DELETE FROM bundles WHERE session_id = $1", sess.ID)
+		w.sql("INSERT INTO bundles (session_id, generation, turn, sha256, bytes, tip) VALUES ($1, 1, 9, 'big', $2, '')", sess.ID, maxBundlesBytes-blocks*4096)
+	}
+	none := strings.NewReader("")
+	room(3)
+	for _, content := range []string{"a", "a", "b", "c"} { // the same again takes no more room
+		if err := put(0, content, none); err != nil {
+			t.Fatalf("%s: %v", content, err)
+		}
+	}
+	if err := put(0, "d", none); codeOf(err) != codeTooLarge {
+		t.Errorf("a turn that is replaced for ever: %v", err)
+	}
+	room(1)
+	meanwhile := readerFunc(func([]byte) (int, error) {
+		if err := put(1, "first", none); err != nil {
+			t.Error(err)
+		}
+		return 0, io.EOF
+	})
+	if err := put(2, "second", meanwhile); codeOf(err) != codeTooLarge {
+		t.Errorf("two at once: %v", err)
+	}
+	if _, err := s.Bundle(ctx, r, sumOf("second")); codeOf(err) != codeNotFound {
+		t.Errorf("a bundle that was refused: %v", err)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
 func TestOutcomesAreChecked(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t)

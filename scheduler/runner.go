@@ -273,7 +273,8 @@ func checkOutcome(o *wire.Outcome) error {
 	return nil
 }
 
-// maxBundlesBytes bounds all bundles of one session together.
+// maxBundlesBytes bounds all bundles of one session together, also those that
+// were replaced.
 const maxBundlesBytes = 1 << 30
 
 // PutArtifact stores one artifact of a session, named by its sha256. Storing
@@ -303,6 +304,7 @@ func (s *Scheduler) PutArtifact(ctx context.Context, r Runner, sum string, conte
 	if err != nil {
 		return s.blobError(ctx, err, "the artifacts of one session may have %d bytes together", int64(wire.MaxArtifactBytes))
 	}
+	ctx = context.WithoutCancel(ctx) // it is stored: it counts, also if the runner hangs up now
 	return s.current(ctx, r, func(tx *storage.Tx, _ storage.Session, _ storage.Attempt) error {
 		// Others may have been stored meanwhile; the row's lock makes this count.
 		used, err := tx.Q().ArtifactBytes(ctx, r.Session)
@@ -333,10 +335,19 @@ func (s *Scheduler) PutBundle(ctx context.Context, r Runner, turn int, tip, sum 
 	if err != nil {
 		return s.blobError(ctx, err, "a bundle may have %d bytes, all of a session %d", int64(wire.MaxBundleBytes), int64(maxBundlesBytes))
 	}
+	ctx = context.WithoutCancel(ctx) // it is stored: it counts, also if the runner hangs up now
 	return s.current(ctx, r, func(tx *storage.Tx, _ storage.Session, a storage.Attempt) error {
-		return tx.Q().UpsertBundle(ctx, storage.UpsertBundleParams{
+		if err := tx.Q().UpsertBundle(ctx, storage.UpsertBundleParams{
 			SessionID: r.Session, Generation: a.Generation, Turn: int32(turn), Sha256: sum, Bytes: n, Tip: tip, CreatedAt: s.clock.Now(),
-		})
+		}); err != nil {
+			return err
+		}
+		// Others may have been stored meanwhile; the row's lock makes this count.
+		used, err := tx.Q().BundleBytes(ctx, r.Session)
+		if err == nil && used > maxBundlesBytes {
+			err = refuse(codeTooLarge, "all bundles of a session may have %d bytes together", int64(maxBundlesBytes))
+		}
+		return err
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"inspect/envs/wire"
@@ -33,14 +34,42 @@ func (s *Scheduler) Secrets(ctx context.Context, r Runner, names []string) (wire
 			return err
 		}
 		got, err := s.give(ctx, tx.Q(), sess.RepositoryID, names, named)
+		if err != nil {
+			return err
+		}
 		reply.Values = got.Text
-		return err
+		return s.recordGiven(ctx, tx.Q(), &sess, a, got.Version)
 	})
 	if err != nil {
 		return wire.SecretsReply{}, err
 	}
 	s.log.Info("a session was given secrets", "session", r.Session, "generation", r.Generation, "names", names)
 	return reply, nil
+}
+
+// recordGiven records which versions of secrets an attempt is given. What it
+// was given before is not recorded again: it may ask as often as it likes.
+func (s *Scheduler) recordGiven(ctx context.Context, q *storage.Queries, sess *storage.Session, a storage.Attempt, versions map[string]int64) error {
+	before, err := q.SecretsGiven(ctx, storage.SecretsGivenParams{SessionID: sess.ID, Generation: a.Generation})
+	if err != nil {
+		return fmt.Errorf("reading which secrets were given out: %w", err)
+	}
+	fresh := maps.Clone(versions)
+	for _, raw := range before {
+		var had struct{ Versions map[string]int64 }
+		if err := json.Unmarshal(raw, &had); err != nil {
+			return fmt.Errorf("reading which secrets were given out: %w", err)
+		}
+		maps.DeleteFunc(fresh, func(name string, version int64) bool { return had.Versions[name] == version })
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	e, err := ownEvent(a.Generation, EventSecrets, s.clock.Now(), map[string]any{"to": "runner", "node": a.Node, "versions": fresh})
+	if err != nil {
+		return err
+	}
+	return appendEvents(ctx, q, sess, e)
 }
 
 // sessionSecrets are the names of the secrets a session may have at work. A

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"inspect/checks/redact"
 	"inspect/envs/spec"
 	"inspect/envs/wire"
+	"inspect/scheduler/audit"
 	"inspect/scheduler/secrets"
 	"inspect/storage"
 	"inspect/storage/seal"
@@ -135,6 +138,38 @@ func TestRunnerGetsWhatItsSessionNames(t *testing.T) {
 	}
 	refused(codeBadRequest, "at most", r, make([]string, maxSecretNames+1)...)
 
+	// The chain says what was given, once for each version, and no value.
+	given := func() (out []string) {
+		t.Helper()
+		_, events, err := Chain(ctx, v.db.Q(), sess.ID)
+		if err == nil {
+			err = events(func(e audit.Event) error {
+				var d struct {
+					To, Node string
+					Versions map[string]int64
+				}
+				if e.Kind != EventSecrets {
+					return nil
+				}
+				if err := json.Unmarshal(e.Data, &d); err != nil || d.To != "runner" || d.Node != "n1" || e.Number != nil || e.Generation != 1 || strings.Contains(string(e.Data), "value") {
+					t.Errorf("recorded: %+v, %s, %v", e, e.Data, err)
+				}
+				out = append(out, strings.Join(slices.Sorted(maps.Keys(d.Versions)), " "))
+				return nil
+			})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if _, err := s.Secrets(ctx, r, []string{"PROXY", "VERIFY"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := given(), []string{"PROXY SERVICE VERIFY"}; !slices.Equal(got, want) {
+		t.Errorf("recorded as given: %q, want %q", got, want)
+	}
+
 	// Another session, of the same repository, names none of them.
 	_, other := v.running(s)
 	refused(codeForbidden, "does not name", other, "SERVICE")
@@ -152,6 +187,13 @@ func TestRunnerGetsWhatItsSessionNames(t *testing.T) {
 	v.set("VERIFY", "another value")
 	if got, err := s.Secrets(ctx, r, []string{"VERIFY"}); err != nil || got.Values["VERIFY"] != "another value" {
 		t.Errorf("got %v, %v", got, err)
+	}
+
+	if got, want := given(), []string{"PROXY SERVICE VERIFY", "VERIFY"}; !slices.Equal(got, want) {
+		t.Errorf("recorded as given: %q, want %q", got, want)
+	}
+	if _, _, err := CheckChain(ctx, v.db.Q(), sess.ID, nil); err != nil {
+		t.Error(err)
 	}
 
 	v.verified(s, r) // its outcome is there: it needs no more

@@ -26,9 +26,10 @@ func (q *Queries) ArtifactBytes(ctx context.Context, sessionID string) (int64, e
 }
 
 const bundleBytes = `-- name: BundleBytes :one
-SELECT COALESCE(sum(bytes), 0)::bigint FROM bundles WHERE session_id = $1
+SELECT COALESCE(sum(GREATEST(bytes, 4096) + replaced), 0)::bigint FROM bundles WHERE session_id = $1
 `
 
+// All that was ever stored. The smallest takes a block of the disk.
 func (q *Queries) BundleBytes(ctx context.Context, sessionID string) (int64, error) {
 	row := q.db.QueryRowContext(ctx, bundleBytes, sessionID)
 	var column_1 int64
@@ -181,7 +182,7 @@ func (q *Queries) GetArtifact(ctx context.Context, arg GetArtifactParams) (Artif
 }
 
 const getBundle = `-- name: GetBundle :one
-SELECT session_id, generation, turn, sha256, bytes, tip, created_at FROM bundles WHERE session_id = $1 AND sha256 = $2 ORDER BY generation DESC, turn DESC LIMIT 1
+SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 AND sha256 = $2 ORDER BY generation DESC, turn DESC LIMIT 1
 `
 
 type GetBundleParams struct {
@@ -200,6 +201,7 @@ func (q *Queries) GetBundle(ctx context.Context, arg GetBundleParams) (Bundle, e
 		&i.Bytes,
 		&i.Tip,
 		&i.CreatedAt,
+		&i.Replaced,
 	)
 	return i, err
 }
@@ -243,7 +245,7 @@ func (q *Queries) InsertArtifact(ctx context.Context, arg InsertArtifactParams) 
 }
 
 const lastBundleBefore = `-- name: LastBundleBefore :one
-SELECT session_id, generation, turn, sha256, bytes, tip, created_at FROM bundles WHERE session_id = $1 AND generation < $2 ORDER BY generation DESC, turn DESC LIMIT 1
+SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 AND generation < $2 ORDER BY generation DESC, turn DESC LIMIT 1
 `
 
 type LastBundleBeforeParams struct {
@@ -262,6 +264,7 @@ func (q *Queries) LastBundleBefore(ctx context.Context, arg LastBundleBeforePara
 		&i.Bytes,
 		&i.Tip,
 		&i.CreatedAt,
+		&i.Replaced,
 	)
 	return i, err
 }
@@ -732,7 +735,8 @@ func (q *Queries) TouchNode(ctx context.Context, arg TouchNodeParams) error {
 const upsertBundle = `-- name: UpsertBundle :exec
 INSERT INTO bundles (session_id, generation, turn, sha256, bytes, tip, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (session_id, generation, turn) DO UPDATE
-SET sha256 = EXCLUDED.sha256, bytes = EXCLUDED.bytes, tip = EXCLUDED.tip, created_at = EXCLUDED.created_at
+SET replaced = bundles.replaced + CASE bundles.sha256 WHEN EXCLUDED.sha256 THEN 0 ELSE GREATEST(bundles.bytes, 4096) END,
+  sha256 = EXCLUDED.sha256, bytes = EXCLUDED.bytes, tip = EXCLUDED.tip, created_at = EXCLUDED.created_at
 `
 
 type UpsertBundleParams struct {

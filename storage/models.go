@@ -158,6 +158,7 @@ type Bundle struct {
 	Bytes      int64
 	Tip        string
 	CreatedAt  time.Time
+	Replaced   int64
 }
 
 type Delivery struct {

@@ -135,9 +135,6 @@ func StartPostgresWith(ctx context.Context, o PostgresOptions) (_ *Postgres, err
 	return p, nil
 }
 
-// PrivateURL is the address of the database that another process runs in dir.
-func PrivateURL(dir string) string { return postgresURL(filepath.Join(dir, "sock"), postgresDatabase) }
-
 // URL is the address of the database, for Open.
 func (p *Postgres) URL() string { return p.url }
 

@@ -389,6 +389,39 @@ func (q *Queries) SecretsAfter(ctx context.Context, version int64) ([]Secret, er
 	return items, nil
 }
 
+const secretsGiven = `-- name: SecretsGiven :many
+SELECT data FROM events WHERE session_id = $1 AND generation = $2 AND kind = 'secrets' AND number IS NULL ORDER BY seq
+`
+
+type SecretsGivenParams struct {
+	SessionID  string
+	Generation int32
+}
+
+// Our own events of what an attempt was given.
+func (q *Queries) SecretsGiven(ctx context.Context, arg SecretsGivenParams) ([]json.RawMessage, error) {
+	rows, err := q.db.QueryContext(ctx, secretsGiven, arg.SessionID, arg.Generation)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []json.RawMessage
+	for rows.Next() {
+		var data json.RawMessage
+		if err := rows.Scan(&data); err != nil {
+			return nil, err
+		}
+		items = append(items, data)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const shareSecrets = `-- name: ShareSecrets :exec
 SELECT pg_advisory_xact_lock_shared(5284718520010003)
 `

@@ -258,7 +258,7 @@ func (q *Queries) WebEvidence(ctx context.Context, sessionID string) ([]Evidence
 }
 
 const webLastBundle = `-- name: WebLastBundle :one
-SELECT session_id, generation, turn, sha256, bytes, tip, created_at FROM bundles WHERE session_id = $1 ORDER BY generation DESC, turn DESC LIMIT 1
+SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 ORDER BY generation DESC, turn DESC LIMIT 1
 `
 
 func (q *Queries) WebLastBundle(ctx context.Context, sessionID string) (Bundle, error) {
@@ -272,6 +272,7 @@ func (q *Queries) WebLastBundle(ctx context.Context, sessionID string) (Bundle, 
 		&i.Bytes,
 		&i.Tip,
 		&i.CreatedAt,
+		&i.Replaced,
 	)
 	return i, err
 }

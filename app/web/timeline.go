@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -159,6 +161,15 @@ func describe(v *eventView, data []byte) {
 		}
 		if read(&x) {
 			v.Title = fmt.Sprintf("Attempt %d on node %s from snapshot %s", x.Generation, x.Node, x.Snapshot)
+		}
+	case scheduler.EventSecrets:
+		var x struct{ Versions map[string]int64 }
+		if read(&x) {
+			var names []string
+			for _, name := range slices.Sorted(maps.Keys(x.Versions)) {
+				names = append(names, fmt.Sprintf("%s (version %d)", name, x.Versions[name]))
+			}
+			v.Title = "Secrets given to the runner: " + strings.Join(names, ", ")
 		}
 	case scheduler.EventStop:
 		var x struct{ Who, Words string }

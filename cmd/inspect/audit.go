@@ -267,6 +267,7 @@ type verification struct {
 	seen    map[string]bool
 
 	whole, broken, removed int
+	unknown                int // heads noted elsewhere of which nothing is kept
 }
 
 func (v *verification) database(ctx context.Context, d dataFlags) error {
@@ -334,6 +335,7 @@ func (v *verification) file(name string) error {
 // visit tells what was found of a session.
 func (v *verification) visit(s audit.Session, found audit.Result, err error) error {
 	v.seen[s.Session] = true
+	v.unknown += found.Unknown
 	var broken *audit.Broken
 	switch {
 	case errors.As(err, &broken):
@@ -383,12 +385,18 @@ func (v *verification) end() error {
 	switch {
 	case v.broken > 0:
 		return fmt.Errorf("%w: broken are %d of %d sessions", audit.ErrBroken, v.broken, total)
+	case v.unknown > 0:
+		return unprovedError{fmt.Errorf("heads that were noted elsewhere and cannot be compared, since their events were removed and no hash of them is kept: %d", v.unknown)}
 	case v.session != "" && v.removed > 0:
 		return unprovedError{errors.New("nothing is left that could be checked without a head that was noted elsewhere: give --against, or --head and --count")}
 	case v.session != "" && total == 0:
 		return usageError{fmt.Errorf("%w that begins with %s", errNoSession, v.session)}
 	case v.session == "":
-		fmt.Fprintf(v.out, "%d sessions: %d whole, %d removed by retention\n", total, v.whole, v.removed)
+		fmt.Fprintf(v.out, "%d sessions: %d whole, %d removed by retention", total, v.whole, v.removed)
+		if v.removed > 0 {
+			fmt.Fprint(v.out, ", which only the record itself says")
+		}
+		fmt.Fprintln(v.out)
 	}
 	return nil
 }
@@ -452,7 +460,7 @@ func (k *keepDuration) Set(s string) error {
 		n, nerr := strconv.ParseUint(days, 10, 16)
 		d, err = time.Duration(n)*24*time.Hour, nerr
 	}
-	if err != nil || d < time.Hour {
+	if err != nil || d < audit.MinKeep {
 		return fmt.Errorf("expected days or hours, at least one hour, as in 400d or 36h, but found %.40q", s)
 	}
 	*k = keepDuration(d)

@@ -211,9 +211,22 @@ func TestAudit(t *testing.T) {
 	a.want(exitFailed, "were removed by retention on 2026-03-02; the recorded head is "+one, "verify", "abc")
 	a.want(0, "were removed by retention on 2026-03-02; as noted", "verify", "abc", "--against", manifest)
 	a.want(exitFailed, "BROKEN", "verify", "abc", "--head", two, "--count", "5")
-	a.want(0, "2 sessions: 1 whole, 1 removed by retention", "verify", "--all")
+	a.want(0, "2 sessions: 1 whole, 1 removed by retention, which only the record itself says", "verify", "--all")
 	a.want(0, "2 sessions: 2 whole", "verify", "--all", "--against", log)
 	a.want(0, "were removed by retention", "verify", "--file", a.write("removed.jsonl", a.want(0, "", "export", "--all")), "--against", log)
+
+	// removed by somebody else under the name of retention
+	forged := a.session("acforged22", 9)
+	a.sql(`INSERT INTO events_removed VALUES ('acforged22', 9, decode($1, 'hex'), $2, 3600, '2026-03-02 12:00+00', now())`, forged, fmt.Sprintf(`[{"count":9,"head":%q}]`, forged))
+	a.sql(`DELETE FROM events WHERE session_id = 'acforged22'`)
+	noted := a.write("noted.json", fmt.Sprintf(`{"session":"acforged22","events_count":4,"events_head":%q}`, two))
+	a.want(exitFailed, "noted elsewhere and cannot be compared, since their events were removed and no hash of them is kept: 1", "verify", "--all", "--against", log+","+noted)
+	a.want(exitFailed, "cannot be compared", "verify", "acf", "--against", noted)
+	a.want(exitFailed, "cannot be compared", "verify", "--file", a.write("forged.jsonl", a.want(0, "", "export", "--all")), "--against", noted)
+	a.sql(`UPDATE events_removed SET points = '[]' WHERE session_id = 'acforged22'`)
+	a.want(exitFailed, "acforged22: BROKEN: of the events that were removed on 2026-03-02 no change of state is kept", "verify", "--all")
+	a.sql(`DELETE FROM events_removed WHERE session_id = 'acforged22'`)
+	a.sql(`DELETE FROM sessions WHERE id = 'acforged22'`)
 
 	// tampering
 	a.sql(`UPDATE events SET data = '{}' WHERE session_id = 'abzzzzzz22' AND seq = 430`)

@@ -33,13 +33,13 @@ func openDatabase(ctx context.Context, d dataFlags) (*storage.DB, error) {
 		}
 		dir := filepath.Join(data, "postgres")
 		if _, err := os.Stat(dir); err != nil {
-			return nil, fmt.Errorf("there is no database in %s (%w): give the --data of `inspect serve`, or --postgres-url", data, err)
+			return nil, fmt.Errorf("there is no database in %s (%w): start `inspect serve --data %s`, or give the --data or the --postgres-url of the one that runs", data, err, data)
 		}
 		url = storage.PostgresURL(dir)
 	}
 	db, err := storage.OpenMigrated(ctx, url, nil)
 	if err != nil && d.postgresURL == "" {
-		return nil, fmt.Errorf("the private database of %s does not answer; it runs while `inspect serve` does, for the accounts of that: %w", d.data, err)
+		return nil, fmt.Errorf("the private database of %s does not answer; it runs while `inspect serve` does; run this as the account that serves, or as root: %w", d.data, err)
 	}
 	return db, err
 }

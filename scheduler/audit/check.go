@@ -36,6 +36,9 @@ type Record struct {
 	Removed *Removed
 }
 
+// MinKeep is the shortest time that events are kept after a session's end.
+const MinKeep = time.Hour
+
 // Removed is what is left of events that were removed because they were old.
 type Removed struct {
 	Count  int64     // events 1 to Count were removed
@@ -153,8 +156,8 @@ func (c *checker) begin() error {
 	if gone == nil {
 		return nil
 	}
-	if gone.Count < 1 || gone.Keep <= 0 || gone.Ended.IsZero() || gone.At.Before(gone.Ended.Add(gone.Keep)) {
-		return c.broken("its events were removed on %s, before they were old enough", day(gone.At))
+	if err := c.removal(gone); err != nil {
+		return err
 	}
 	for len(c.anchors) > 0 && c.anchors[0].Count < gone.Count {
 		a := c.anchors[0]
@@ -172,6 +175,25 @@ func (c *checker) begin() error {
 	}
 	c.seq, c.prev = gone.Count, gone.Head
 	return c.anchor()
+}
+
+// removal finds out whether the removal of old events can have left what is
+// said of it. It cannot find out whether it did.
+func (c *checker) removal(r *Removed) error {
+	last := Point{Count: r.Count, Head: hex.EncodeToString(r.Head)}
+	switch {
+	case r.Count < 1 || r.Keep < MinKeep || r.Ended.IsZero() || r.At.Before(r.Ended.Add(r.Keep)):
+		return c.broken("its events were removed on %s, before they were old enough", day(r.At))
+	case r.Count == c.record.Count && !bytes.Equal(r.Head, c.record.Head):
+		return c.broken("event %d, the last that was removed, is not the one that the session's row names", r.Count)
+	case len(r.Points) == 0:
+		return c.broken("of the events that were removed on %s no change of state is kept, and the session had ended: they were not removed for their age", day(r.At))
+	case slices.ContainsFunc(r.Points, func(p Point) bool {
+		return p.Count < 1 || p.Count > last.Count || p.Count == last.Count && p != last
+	}):
+		return c.broken("what is kept of the events that were removed on %s does not fit together", day(r.At))
+	}
+	return nil
 }
 
 // anchor compares what was noted of the events so far.

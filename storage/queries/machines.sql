@@ -32,12 +32,14 @@ INSERT INTO artifacts (session_id, sha256, bytes, created_at) VALUES ($1, $2, $3
 ON CONFLICT (session_id, sha256) DO NOTHING;
 
 -- name: BundleBytes :one
-SELECT COALESCE(sum(bytes), 0)::bigint FROM bundles WHERE session_id = $1;
+-- All that was ever stored. The smallest takes a block of the disk.
+SELECT COALESCE(sum(GREATEST(bytes, 4096) + replaced), 0)::bigint FROM bundles WHERE session_id = $1;
 
 -- name: UpsertBundle :exec
 INSERT INTO bundles (session_id, generation, turn, sha256, bytes, tip, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (session_id, generation, turn) DO UPDATE
-SET sha256 = EXCLUDED.sha256, bytes = EXCLUDED.bytes, tip = EXCLUDED.tip, created_at = EXCLUDED.created_at;
+SET replaced = bundles.replaced + CASE bundles.sha256 WHEN EXCLUDED.sha256 THEN 0 ELSE GREATEST(bundles.bytes, 4096) END,
+  sha256 = EXCLUDED.sha256, bytes = EXCLUDED.bytes, tip = EXCLUDED.tip, created_at = EXCLUDED.created_at;
 
 -- name: GetBundle :one
 SELECT * FROM bundles WHERE session_id = $1 AND sha256 = $2 ORDER BY generation DESC, turn DESC LIMIT 1;

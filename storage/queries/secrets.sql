@@ -76,3 +76,7 @@ SELECT id FROM repositories WHERE lower(owner) = lower(sqlc.arg(owner)) AND lowe
 
 -- name: InstallationsOf :many
 SELECT id FROM installations WHERE lower(account) = lower(sqlc.arg(account)) AND deleted_at IS NULL ORDER BY id;
+
+-- name: SecretsGiven :many
+-- Our own events of what an attempt was given.
+SELECT data FROM events WHERE session_id = $1 AND generation = $2 AND kind = 'secrets' AND number IS NULL ORDER BY seq;
