@@ -19,8 +19,6 @@ SELECT f.bytes FROM (
   SELECT a.bytes FROM artifacts a WHERE a.session_id = $1 AND a.sha256 = $2
   UNION ALL
   SELECT e.bytes FROM evidence e WHERE e.session_id = $1 AND e.sha256 = $2
-  UNION ALL
-  SELECT b.bytes FROM bundles b WHERE b.session_id = $1 AND b.sha256 = $2
 ) f LIMIT 1
 `
 
@@ -29,7 +27,8 @@ type WebArtifactParams struct {
 	Sha256    string
 }
 
-// Whether a session has a file of that digest, and how long it is.
+// Whether a session has a file of that digest that may be shown, and how long it
+// is. A bundle may as evidence: then it was looked through for secrets.
 func (q *Queries) WebArtifact(ctx context.Context, arg WebArtifactParams) (int64, error) {
 	row := q.db.QueryRowContext(ctx, webArtifact, arg.SessionID, arg.Sha256)
 	var bytes int64
@@ -255,26 +254,6 @@ func (q *Queries) WebEvidence(ctx context.Context, sessionID string) ([]Evidence
 		return nil, err
 	}
 	return items, nil
-}
-
-const webLastBundle = `-- name: WebLastBundle :one
-SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 ORDER BY generation DESC, turn DESC LIMIT 1
-`
-
-func (q *Queries) WebLastBundle(ctx context.Context, sessionID string) (Bundle, error) {
-	row := q.db.QueryRowContext(ctx, webLastBundle, sessionID)
-	var i Bundle
-	err := row.Scan(
-		&i.SessionID,
-		&i.Generation,
-		&i.Turn,
-		&i.Sha256,
-		&i.Bytes,
-		&i.Tip,
-		&i.CreatedAt,
-		&i.Replaced,
-	)
-	return i, err
 }
 
 const webRepository = `-- name: WebRepository :one

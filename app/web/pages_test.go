@@ -560,6 +560,12 @@ func TestEvidenceIsGivenAwayNotShown(t *testing.T) {
 	s := newSite(t)
 	sum := s.delivered("abcdefghij")
 	s.session("other", "Other")
+	// What the agent committed; nobody has looked whether it holds a secret.
+	bundle := s.blob("abcdefghij", "bundle")
+	s.sql(`INSERT INTO bundles (session_id, generation, turn, sha256, bytes, tip) VALUES ('abcdefghij', 1, 1, $1, 6, 'abc')`, bundle)
+	if w := s.get("/sessions/abcdefghij"); strings.Contains(w.Body.String(), bundle) {
+		t.Error("the page leads to a bundle that is no evidence")
+	}
 	w := s.get("/sessions/abcdefghij/files/" + sum + "?name=" + url.QueryEscape("unit\"\r\nX-Evil: 1\n../../x.html"))
 	if w.Code != 200 || w.Body.String() != "output "+evil {
 		t.Fatal(w.Code, w.Body)
@@ -574,6 +580,7 @@ func TestEvidenceIsGivenAwayNotShown(t *testing.T) {
 	for _, path := range []string{
 		"/sessions/other/files/" + sum, // another session's
 		"/sessions/abcdefghij/files/" + sum64,
+		"/sessions/abcdefghij/files/" + bundle,
 		"/sessions/abcdefghij/files/x",
 		"/sessions/abcdefghij/files/..%2f..%2fetc",
 		"/sessions/..%2f/files/" + sum,

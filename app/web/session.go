@@ -284,12 +284,6 @@ func (p *pages) gatherFiles(ctx context.Context, f *facts) error {
 		add("result.patch", f.outcome.Patch, -1)
 		add("instructions.md", f.outcome.Instructions, -1)
 	}
-	b, err := q.WebLastBundle(ctx, id)
-	if err == nil {
-		add("last.bundle", b.Sha256, b.Bytes)
-	} else if !storage.IsMissing(err) {
-		return err
-	}
 	return nil
 }
 

@@ -34,17 +34,13 @@ SELECT e.seq, e.generation, e.kind, e.data, e.at FROM (
 SELECT * FROM evidence WHERE session_id = $1 ORDER BY name;
 
 -- name: WebArtifact :one
--- Whether a session has a file of that digest, and how long it is.
+-- Whether a session has a file of that digest that may be shown, and how long it
+-- is. A bundle may as evidence: then it was looked through for secrets.
 SELECT f.bytes FROM (
   SELECT a.bytes FROM artifacts a WHERE a.session_id = sqlc.arg(session_id) AND a.sha256 = sqlc.arg(sha256)
   UNION ALL
   SELECT e.bytes FROM evidence e WHERE e.session_id = sqlc.arg(session_id) AND e.sha256 = sqlc.arg(sha256)
-  UNION ALL
-  SELECT b.bytes FROM bundles b WHERE b.session_id = sqlc.arg(session_id) AND b.sha256 = sqlc.arg(sha256)
 ) f LIMIT 1;
-
--- name: WebLastBundle :one
-SELECT * FROM bundles WHERE session_id = $1 ORDER BY generation DESC, turn DESC LIMIT 1;
 
 -- name: WebEnvironments :many
 -- The newest snapshot of each environment, whatever became of it.
