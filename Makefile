@@ -9,10 +9,13 @@ BIN := bin/inspect
 SQLC := go tool -modfile=tools/go.mod sqlc
 STATICCHECK := go tool -modfile=tools/go.mod staticcheck
 
-.PHONY: setup build demo test test-cgroup2 bench lint generate drift clean
+.PHONY: setup setup-demo build demo test test-cgroup2 bench lint generate drift clean
 
 setup:
 	@.ci/setup
+
+setup-demo:
+	@.ci/setup demo
 
 # inspect knows its init by content: no other is used.
 build:
@@ -20,7 +23,7 @@ build:
 	go build -o $(BIN)-init ./cmd/inspect-init
 	go build -ldflags "-X main.initSum=$$(sha256sum <$(BIN)-init | cut -d' ' -f1)" -o $(BIN) ./cmd/inspect
 
-demo: setup build
+demo: setup-demo build
 	@$(BIN) demo $(ARGS)
 
 test:

@@ -1,10 +1,10 @@
 // Package docs holds the files of this directory that the program itself
-// writes somewhere: systemd units and the samples of configuration files.
+// writes somewhere: the systemd unit and the samples of configuration files.
 package docs
 
 import "embed"
 
-// Files are systemd/*.service, and models.yml.
+// Files are systemd/inspect.service, and models.yml.
 //
-//go:embed systemd/*.service models.yml
+//go:embed systemd/inspect.service models.yml
 var Files embed.FS

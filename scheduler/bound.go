@@ -68,26 +68,34 @@ func tighten(ctx context.Context, q *storage.Queries, sess *storage.Session, sp 
 // denied is the end of a session that may not run any more.
 func denied(words string) *change { return &change{to: Stopped, reason: ReasonDenied, words: words} }
 
-// suited are the nodes whose sandboxes are at least of a tier, and why the
-// others are not.
-func suited(nodes []storage.Node, least string) (out []storage.Node, wait string) {
-	if least == "" {
-		return nodes, ""
+// suited are the nodes whose sandboxes are at least of a tier and can be given
+// what a spec names, and why the others are not.
+func suited(nodes []storage.Node, least string, sp spec.Spec) (out []storage.Node, wait string) {
+	const apart = "the environment gives secrets to commands, which sandboxes of the tier gvisor cannot keep apart"
+	if rank(least) >= rank(wire.TierGVisor) && sp.GivesSecrets() {
+		return nil, apart + ", and the operator asks for that tier"
 	}
 	var have []string
 	for _, n := range nodes {
 		var st wire.NodeState
 		_ = json.Unmarshal(n.State, &st) // a node that said nothing yet has no tier
-		if tier, _, _ := strings.Cut(st.Tier, " "); rank(tier) >= rank(least) {
-			out = append(out, n)
-		} else {
+		tier, _, _ := strings.Cut(st.Tier, " ")
+		switch {
+		case rank(tier) < rank(least):
 			have = append(have, fmt.Sprintf("%s has %s", n.Name, orWords(tier, "none yet")))
+		case tier == wire.TierGVisor && sp.GivesSecrets():
+			wait = apart + "; waiting for a node of the tier bubblewrap"
+		default:
+			out = append(out, n)
 		}
 	}
-	if len(out) == 0 && len(have) > 0 {
+	switch {
+	case len(out) > 0:
+		return out, ""
+	case wait == "" && len(have) > 0:
 		wait = fmt.Sprintf("waiting for a node with sandboxes of the tier %s, which the operator asks for (%s)", least, strings.Join(have, ", "))
 	}
-	return out, wait
+	return nil, wait
 }
 
 func rank(tier string) int {

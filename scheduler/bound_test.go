@@ -132,3 +132,42 @@ func TestLeastTier(t *testing.T) {
 		}
 	}
 }
+
+// Where secrets cannot be kept apart from the agent, nothing is begun.
+func TestSecretsNeedBubblewrap(t *testing.T) {
+	v, _ := newVault(t)
+	v.setAll()
+	tier := ""
+	bind := func(sp spec.Spec) Bound { return Bound{Spec: sp, Tier: tier} }
+	v.boundBy(&bind)
+	s := v.scheduler()
+	state := func(tier string) {
+		t.Helper()
+		if err := s.NodeState(context.Background(), "n1", wire.NodeState{Version: 1, Tier: tier, Work: []int64{}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state("gvisor release-20261110.0")
+	sess := v.create(s, naming)
+	for _, c := range []struct{ node, least, words string }{
+		{"gvisor release-20261110.0", "", "waiting for a node of the tier bubblewrap"},
+		{"gvisor release-20261110.0", wire.TierGVisor, "the operator asks for that tier"},
+		{"bubblewrap 0.8.0", wire.TierGVisor, "the operator asks for that tier"},
+	} {
+		state(c.node)
+		tier = c.least
+		v.look(s, sess.ID)
+		if got := v.want(sess.ID, Queued, ""); !strings.Contains(got.QueueReason, c.words) {
+			t.Errorf("on %s, at least %q: it waits for %q", c.node, c.least, got.QueueReason)
+		}
+	}
+	var asked int
+	if err := v.db.SQL().QueryRow("SELECT count(*) FROM node_work").Scan(&asked); err != nil || asked != 0 {
+		t.Errorf("%d pieces of work for a node that does not suit, %v", asked, err)
+	}
+	tier = ""
+	v.look(s, sess.ID)
+	if got := v.want(sess.ID, Queued, ""); got.QueueReason != "building the snapshot" {
+		t.Errorf("on bubblewrap it waits for %q", got.QueueReason)
+	}
+}

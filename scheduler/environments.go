@@ -74,7 +74,9 @@ func (s *Scheduler) refresh(ctx context.Context, q *storage.Queries, env storage
 	if err != nil {
 		return err
 	}
-	if nodes, _ = suited(nodes, b.Tier); len(nodes) == 0 || b.Denied != "" {
+	sp := b.Spec
+	sp.Verify = nil // is no part of it
+	if nodes, _ = suited(nodes, b.Tier, sp); len(nodes) == 0 || b.Denied != "" {
 		return nil
 	}
 	node := s.preferred(nodes)
@@ -86,7 +88,6 @@ func (s *Scheduler) refresh(ctx context.Context, q *storage.Queries, env storage
 	if err != nil {
 		return fmt.Errorf("counting the snapshots of %s: %w", env.ID, err)
 	}
-	sp := b.Spec
 	snap := storage.InsertSnapshotParams{
 		ID: "snap-" + newID(), EnvironmentID: env.ID, Node: node.Name, Generation: last + 1,
 		CommitSha: commit, ConfigDigest: env.ConfigDigest, CreatedAt: s.clock.Now(),
@@ -174,7 +175,11 @@ type readiness struct {
 // prepare finds out what a queued session could run on, and asks nodes for
 // what is missing. Its sandboxes must be at least of a tier; "" is any.
 func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storage.Session, all []storage.Node, least string) (readiness, error) {
-	nodes, weak := suited(all, least)
+	sp, err := sessionSpec(sess)
+	if err != nil {
+		return readiness{}, err
+	}
+	nodes, weak := suited(all, least, sp)
 	if weak != "" {
 		return readiness{wait: weak}, nil
 	}
@@ -185,10 +190,6 @@ func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storag
 	byName := map[string]storage.Node{}
 	for _, n := range nodes {
 		byName[n.Name] = n
-	}
-	sp, err := sessionSpec(sess)
-	if err != nil {
-		return readiness{}, err
 	}
 	var p *secrets.Problem
 	if err := s.haveSecrets(ctx, q, sess.RepositoryID, sp.SecretNames()); errors.As(err, &p) {

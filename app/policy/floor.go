@@ -301,10 +301,13 @@ func matches(pattern, s string) bool {
 	return ok && err == nil
 }
 
-// matchesImage compares an image's name, without its digest.
+// matchesImage compares an image's name, without its digest. The name is only
+// the repository's word: a pattern with an @ is compared with name and digest.
 func matchesImage(pattern, image string) bool {
-	name, _, _ := strings.Cut(image, "@")
-	return matches(pattern, name)
+	if name, _, ok := strings.Cut(image, "@"); ok && !strings.Contains(pattern, "@") {
+		image = name
+	}
+	return matches(pattern, image)
 }
 
 // coversHost says whether all that an entry of egress opens is within a list of

@@ -236,6 +236,29 @@ data: {provenance: synthetic, load: [{run: x, secrets: [SEED_2, NPM_]}]}
 	}
 }
 
+// A pattern with an @ binds the digest, whatever name a repository gives it.
+func TestImageByDigest(t *testing.T) {
+	other := strings.Repeat("0", 64)
+	for _, c := range []struct {
+		pattern, image string
+		ok             bool
+	}{
+		{"**/*@sha256:" + digest, "registry.example/team/dev@sha256:" + digest, true},
+		{"**/*@sha256:" + digest, "imported@sha256:" + digest, true},
+		{"**/*@sha256:" + digest, "registry.example/team/dev@sha256:" + other, false},
+		{"registry.example/*@sha256:" + digest, "registry.example/dev@sha256:" + digest, true},
+		{"registry.example/*@sha256:" + digest, "docker.example/dev@sha256:" + digest, false},
+		{"registry.example/*", "registry.example/dev@sha256:" + other, true},
+		{"registry.example/*@**", "registry.example/dev@sha256:" + other, true},
+	} {
+		b, _ := floorOf(t, "version: 1\ndefaults: {images: [\""+c.pattern+"\"]}\n").For(1, "octocat/hello")
+		_, _, err := Effective(spec.Spec{Image: c.image}, b)
+		if (err == nil) != c.ok {
+			t.Errorf("%s under %s: %v", c.image, c.pattern, err)
+		}
+	}
+}
+
 const digest = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 // greedy asks for all that a repository can ask for.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,7 +73,7 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.Hooks, "listen-hooks", "127.0.0.1:7460", "address for webhooks")
 	f.StringVar(&c.People, "listen-people", "127.0.0.1:7461", "address for people's pages")
 	f.StringVar(&c.PublicURL, "public-url", "", "address of people's pages in links (default: http://ADDRESS of --listen-people)")
-	f.StringVar(&c.Machines, "listen-machines", "127.0.0.1:7462", "address for runners and node daemons")
+	f.StringVar(&c.Machines, "listen-machines", "127.0.0.1:7462", "loopback address for runners and the node daemon")
 	f.StringSliceVar(&c.Labels, "label", []string{"inspect"}, "labels that may start a session; a repository's file can only narrow them")
 	f.StringVar(&c.Harness, "harness", "", "agent for repositories that name none: opencode, codex, claude or command (default: command if --harness-command is given, else opencode)")
 	f.StringVar(&c.HarnessCommand, "harness-command", "", "shell line of the agent of kind command")
@@ -171,6 +172,9 @@ func (c *serveConfig) check() error {
 		return usagef("--harness command needs --harness-command")
 	case len(c.Labels) == 0:
 		return usagef("--label: expected at least one label")
+	}
+	if host, _, err := net.SplitHostPort(c.Machines); err != nil || !isLoopback(host) {
+		return usagef("--listen-machines: expected a loopback address like 127.0.0.1:7462, but found %q: tokens and secrets pass there in clear", c.Machines)
 	}
 	if err := c.Sandbox.check(); err != nil {
 		return err

@@ -31,7 +31,7 @@ func imageCommand() *cobra.Command {
 	f := cmd.PersistentFlags()
 	f.StringVar(&c.data, "data", "/var/lib/inspect", "directory of everything Inspect keeps")
 	f.StringVar(&c.limits, "limits", "enforce", "enforce, or best-effort where cgroups cannot be had")
-	f.IntVar(&c.sandboxUID, "sandbox-uid", 64001, "account id of sandboxes when started as root")
+	f.IntVar(&c.sandboxUID, "sandbox-uid", sandboxUID, "account id of sandboxes when started as root")
 	cmd.AddCommand(withEnvironment(&cobra.Command{
 		Use:   "import ARCHIVE",
 		Short: "Unpack an image for this node: an OCI layout in a tar, or what docker save writes (standard input with -)",
@@ -94,19 +94,23 @@ func (c imageConfig) store() (*image.Store, func(), error) {
 		return nil, nil, err
 	}
 	c.data = data
-	dirs, err := layOut(data)
+	if os.Geteuid() != 0 { // an ordinary user has one account for everything
+		c.sandboxUID = os.Getuid()
+	}
+	binary, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
 	}
-	binary, err := ownBinary(dirs.bin)
-	if err != nil {
+	// All that a running serve has here stays as it is.
+	if err := os.MkdirAll(filepath.Dir(c.dir()), 0o711); err != nil {
 		return nil, nil, err
 	}
 	if err := passableBy(c.dir(), c.sandboxUID); err != nil {
 		return nil, nil, err
 	}
 	l, err := sandbox.New(sandbox.Options{
-		Binary: initProgram(binary, slog.New(slog.DiscardHandler)), CgroupRoot: cgroupRoot(data) + imageGroup, UID: c.sandboxUID, GID: c.sandboxUID, BestEffort: c.limits == "best-effort",
+		Binary: initProgram(binary, slog.New(slog.DiscardHandler)), RunDir: filepath.Join(c.dir(), "run"), CgroupRoot: cgroupRoot(data) + imageGroup,
+		UID: c.sandboxUID, GID: c.sandboxUID, BestEffort: c.limits == "best-effort",
 	})
 	if err != nil {
 		return nil, nil, setupError{err}

@@ -13,11 +13,11 @@ func installCommand() *cobra.Command {
 	o := install.Options{Accounts: systemAccounts()}
 	cmd := &cobra.Command{
 		Use:   "install",
-		Short: "Put Inspect onto this machine: accounts, directories, systemd units",
+		Short: "Put Inspect onto this machine: accounts, directories, a systemd unit",
 		Long: `Makes the system accounts, the data directory, /etc/inspect with sample files,
-/usr/local/bin/inspect and inspect-init, and the systemd units inspect.service
-and inspect-node.service. It starts nothing. Run again it brings program and units up
-to date; what you have edited stays.`,
+/usr/local/bin/inspect and inspect-init, runsc if it was built (make setup), and the
+systemd unit inspect.service. It starts nothing. Run again it brings program and
+unit up to date; what you have edited stays.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Out = cmd.OutOrStdout()

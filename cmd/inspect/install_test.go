@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
-
 	"inspect/cmd/inspect/install"
 )
 
@@ -30,36 +28,35 @@ func TestInstalledConfiguration(t *testing.T) {
 	if err := install.Run(t.Context(), install.Options{Root: root, Data: "/var/lib/inspect", Binary: program, Accounts: systemAccounts(), Out: io.Discard}); err != nil {
 		t.Fatal(err)
 	}
-	for file, cmd := range map[string]*cobra.Command{"inspect.env": serveCommand(), "node.env": nodeCommand()} {
-		body, err := os.ReadFile(filepath.Join(root, "etc/inspect", file))
-		if err != nil {
-			t.Fatal(err)
+	cmd := serveCommand()
+	body, err := os.ReadFile(filepath.Join(root, "etc/inspect/inspect.env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := 0
+	for line := range strings.Lines(string(body)) {
+		name, value, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "#"), "=")
+		if !ok || strings.Contains(name, " ") {
+			continue
 		}
-		settings := 0
-		for line := range strings.Lines(string(body)) {
-			name, value, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "#"), "=")
-			if !ok || strings.Contains(name, " ") {
-				continue
-			}
-			settings++
-			flag := cmd.Flags().Lookup(strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "INSPECT_")), "_", "-"))
-			if flag == nil {
-				t.Errorf("%s: there is no flag for %s", file, name)
-				continue
-			}
-			if err := cmd.Flags().Set(flag.Name, value); err != nil {
-				t.Errorf("%s: %v", file, err)
-			}
+		settings++
+		flag := cmd.Flags().Lookup(strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "INSPECT_")), "_", "-"))
+		if flag == nil {
+			t.Errorf("there is no flag for %s", name)
+			continue
 		}
-		if settings < 6 {
-			t.Errorf("%s has only %d settings:\n%s", file, settings, body)
+		if err := cmd.Flags().Set(flag.Name, value); err != nil {
+			t.Error(err)
 		}
+	}
+	if settings < 6 {
+		t.Errorf("there are only %d settings:\n%s", settings, body)
 	}
 }
 
 // Each part has an account of its own, or serve does not start.
 func TestAccountsMustDiffer(t *testing.T) {
-	good := serveConfig{ControlUID: controlUID, SandboxUID: sandboxUID, EgressUID: egressUID, QuarantineUID: quarantineUID, RunnerUID: runnerUID, MaxSessions: 4}
+	good := serveConfig{ControlUID: controlUID, SandboxUID: sandboxUID, EgressUID: egressUID, QuarantineUID: quarantineUID, MirrorUID: mirrorUID, RunnerUID: runnerUID, MaxSessions: 4}
 	if err := good.checkAccounts(); err != nil {
 		t.Fatal(err)
 	}

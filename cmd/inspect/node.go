@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -94,6 +96,9 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	}()
 	redactor := redact.New() // knows more as soon as secrets are read
 	log := newLog(c.log, redactor).With("node", c.name)
+	if err := checkControl(c.control); err != nil {
+		return err
+	}
 	token, err := readSecret(c.tokenFile, "the node's token")
 	if err != nil {
 		return usageError{err}
@@ -180,6 +185,25 @@ func runNode(ctx context.Context, c nodeConfig) error {
 		}
 	}
 	return err
+}
+
+// checkControl refuses to send the node's token, and to be sent tokens and
+// secrets, over a network in clear.
+func checkControl(address string) error {
+	u, err := url.Parse(address)
+	switch {
+	case err != nil || u.Host == "" || u.User != nil:
+		return usagef("--control: expected an address like http://127.0.0.1:7462")
+	case u.Scheme == "https", u.Scheme == "http" && isLoopback(u.Hostname()):
+		return nil
+	}
+	return usagef("--control: to %s the node's token, GitHub tokens and secrets would travel in clear; only https:// may lead to another machine, http:// to a loopback address", u.Host)
+}
+
+// isLoopback says whether a host, without a port, is this machine for itself.
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // forControl adds what a control plane on this machine that is not root needs

@@ -40,7 +40,7 @@ type FloorKeys struct {
 	Protected []string // added to those of a repository
 	MaxFiles  int
 	MaxBytes  int64
-	Images    []string // doublestar patterns of registry/repository
+	Images    []string // doublestar patterns of registry/repository, or with @ of registry/repository@sha256:…
 	Sandbox   string   // the least tier of sandboxes, of Tiers; empty: any
 }
 
@@ -85,7 +85,7 @@ func floorSchema() field {
 			return plainPattern(s) && (s == "**" || strings.Contains(s, "/"))
 		}}
 	}
-	image := pattern("a pattern of images like registry.example/dev/* (a * does not reach over a /, ** does)")
+	image := pattern("a pattern of images like registry.example/dev/*, or **/*@sha256:… (a * does not reach over a /, ** does)")
 	model := pattern("a pattern of models like anthropic/* (a * does not reach over a /, ** does)")
 	secret := field{kind: kindText, help: "the name of a secret, or a pattern like NPM_*", check: secretPattern.MatchString}
 	keys := map[string]field{

@@ -21,6 +21,13 @@ func (s Spec) SecretNames() []string {
 // for the agent's work and for verification.
 func (s Spec) WorkSecretNames() []string { return slices.Sorted(maps.Keys(s.workNames())) }
 
+// GivesSecrets says whether a command is given secrets, which needs a sandbox
+// of its own beside the others; the proxy's (Inject) need none.
+func (s Spec) GivesSecrets() bool {
+	s.Inject = nil
+	return len(s.SecretNames()) > 0
+}
+
 func (s Spec) workNames() map[string]bool {
 	names := map[string]bool{}
 	for _, v := range s.Services {

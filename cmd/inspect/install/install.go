@@ -1,5 +1,5 @@
 // Package install puts Inspect onto a machine: system accounts, directories,
-// sample configuration and systemd units. Options come in; what is done, or
+// sample configuration and a systemd unit. Options come in; what is done, or
 // would be, is written line by line. It starts nothing, and a second run
 // changes nothing that an operator has edited.
 package install
@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,13 +41,15 @@ type Options struct {
 	Out      io.Writer
 }
 
-// Places on the machine. The units name them.
+// Places on the machine. The unit names them.
 const (
 	configDir = "/etc/inspect"
 	unitDir   = "/etc/systemd/system"
+	unit      = "inspect.service"
 	binary    = "/usr/local/bin/inspect"
 	initFile  = "/usr/local/bin/inspect-init"
-	// data is what the units and samples say.
+	runsc     = "/usr/local/bin/runsc" // where --runsc looks
+	// data is what the samples say.
 	data = "/var/lib/inspect"
 )
 
@@ -60,7 +61,7 @@ var ErrForeign = errors.New("not of this installation")
 const mark = "Written by `inspect install`"
 
 // Run installs. It looks at everything before it changes anything. Running it
-// again completes an installation and brings program and units up to date.
+// again completes an installation and brings program and unit up to date.
 func Run(ctx context.Context, o Options) error {
 	if !o.DryRun && os.Geteuid() != 0 {
 		return errors.New("only root can install: run it as root, or with --dry-run to see what it would do")
@@ -94,6 +95,7 @@ type work struct {
 	o     Options
 	steps []step
 	env   []string // of inspect.env: what is settled here
+	left  []string // to a person
 }
 
 // at is where a path of the machine lies.
@@ -113,19 +115,16 @@ func (w *work) look() error {
 		mode fs.FileMode
 		mine []string // one of these is in it, if there is anything
 	}{
-		{w.o.Data, 0o711, []string{"private"}},
-		{configDir, 0o700, []string{"inspect.env", "node.env"}},
+		{w.o.Data, 0o711, []string{"private", "node"}},
+		{configDir, 0o700, []string{"inspect.env"}},
 	} {
 		if err := w.directory(d.path, d.mode, d.mine); err != nil {
 			return err
 		}
 	}
 	w.env = append(w.env, "INSPECT_DATA="+w.o.Data)
-	texts := w.samples()
-	for _, name := range slices.Sorted(maps.Keys(texts)) {
-		if err := w.sample(filepath.Join(configDir, name), texts[name]); err != nil {
-			return err
-		}
+	if err := w.settings(); err != nil {
+		return err
 	}
 	models, err := docs.Files.ReadFile("models.yml")
 	if err != nil {
@@ -142,20 +141,14 @@ func (w *work) look() error {
 			return err
 		}
 	}
-	units, err := docs.Files.ReadDir("systemd")
+	if err := w.runsc(); err != nil {
+		return err
+	}
+	body, err := docs.Files.ReadFile("systemd/" + unit)
 	if err != nil {
 		return err
 	}
-	for _, u := range units {
-		body, err := docs.Files.ReadFile("systemd/" + u.Name())
-		if err != nil {
-			return err
-		}
-		if err := w.file(filepath.Join(unitDir, u.Name()), body, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
+	return w.file(filepath.Join(unitDir, unit), body, 0o644)
 }
 
 // accounts makes those that are not there. One that is must be as is needed.
@@ -292,22 +285,31 @@ func (w *work) directory(path string, mode fs.FileMode, mine []string) error {
 	return nil
 }
 
-// sample writes a configuration file that is the operator's from then on. One
-// that is there must be for the same data directory.
-func (w *work) sample(path, body string) error {
+// settings writes inspect.env, which is the operator's from then on. One that
+// is there must be for the same data directory.
+func (w *work) settings() error {
+	path := filepath.Join(configDir, "inspect.env")
 	there, err := os.ReadFile(w.at(path))
 	if errors.Is(err, fs.ErrNotExist) {
-		w.write(path, []byte(body), 0o600)
+		w.write(path, []byte("# "+mark+"; yours to change. Every flag of `inspect serve` can be set here.\n"+strings.Join(w.env, "\n")+`
+#INSPECT_GITHUB_APP_ID=12345
+INSPECT_GITHUB_KEY_FILE=/etc/inspect/app.pem
+INSPECT_WEBHOOK_SECRET_FILE=/etc/inspect/webhook.secret
+#INSPECT_MODELS=/etc/inspect/models.yml
+#INSPECT_POLICY=/etc/inspect/policy.yml
+#INSPECT_PUBLIC_URL=https://inspect.example.com
+INSPECT_LISTEN_HOOKS=127.0.0.1:7460
+INSPECT_LISTEN_PEOPLE=127.0.0.1:7461
+INSPECT_LISTEN_MACHINES=127.0.0.1:7462
+`), 0o600)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	for line := range strings.Lines(string(there)) {
-		for setting, want := range map[string]string{"INSPECT_DATA=": w.o.Data, "INSPECT_ROOT=": w.nodeRoot()} {
-			if other, ok := strings.CutPrefix(strings.TrimSpace(line), setting); ok && other != want {
-				return fmt.Errorf("%w: %s is of an installation in %s; install with --data for that one, or move the file away", ErrForeign, path, other)
-			}
+		if other, ok := strings.CutPrefix(strings.TrimSpace(line), "INSPECT_DATA="); ok && other != w.o.Data {
+			return fmt.Errorf("%w: %s is of an installation in %s; install with --data for that one, or move the file away", ErrForeign, path, other)
 		}
 	}
 	return nil
@@ -330,7 +332,7 @@ func (w *work) file(path string, body []byte, mode fs.FileMode) error {
 }
 
 // program copies a program of this build to where it is expected: inspect by the
-// units, its init by inspect.
+// unit, its init by inspect.
 func (w *work) program(path, from string) error {
 	body, err := os.ReadFile(from)
 	if err != nil {
@@ -362,51 +364,71 @@ func (w *work) write(path string, body []byte, mode fs.FileMode) {
 	}, "write %s (root, %04o)", path, mode)
 }
 
+// runsc copies gVisor's program, if it was built beside this one. Another that
+// is there may be a container engine's: it stays.
+func (w *work) runsc() error {
+	body, err := os.ReadFile(filepath.Join(filepath.Dir(w.o.Binary), "runsc"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read gVisor's program: %w", err)
+	}
+	there, err := os.ReadFile(w.at(runsc))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		w.write(runsc, body, 0o755)
+	case err != nil:
+		return err
+	case !bytes.Equal(there, body):
+		w.left = append(w.left, fmt.Sprintf("%s is another one than was built here, and stays. For `--sandbox gvisor` replace it, or name one with INSPECT_RUNSC in %s/inspect.env.", runsc, configDir))
+	}
+	return nil
+}
+
+// missing are the Debian packages of programs that are needed and not there.
+func (w *work) missing() (packages []string) {
+	path := filepath.SplitList(os.Getenv("PATH"))
+	versions, _ := filepath.Glob(w.at("/usr/lib/postgresql/*/bin")) // the pattern is good
+	for i, v := range versions {
+		versions[i] = strings.TrimPrefix(v, w.at(""))
+	}
+	for _, p := range []struct {
+		name, program string
+		dirs          []string
+	}{{"bubblewrap", "bwrap", path}, {"git", "git", path}, {"postgresql", "initdb", append(versions, path...)}} {
+		if !slices.ContainsFunc(p.dirs, func(dir string) bool {
+			st, err := os.Stat(w.at(filepath.Join(dir, p.program)))
+			return err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
+		}) {
+			packages = append(packages, p.name)
+		}
+	}
+	return packages
+}
+
 // next says what is left to a person.
 func (w *work) next() {
 	head := "Next"
 	if w.o.DryRun {
 		head = "Nothing was changed. After an installation"
 	}
-	fmt.Fprintf(w.o.Out, `%s:
-  1. Put the App's private key and the webhook secret into %[2]s/app.pem and %[2]s/webhook.secret (root, mode 600).
-  2. Fill in %[2]s/inspect.env; for models copy %[2]s/models.yml.sample to models.yml.
-  3. systemctl daemon-reload && systemctl enable --now inspect.service
-  4. journalctl -u inspect: it says the address of people's pages and where their token is.
-On a machine that only runs sessions: fill in %[2]s/node.env and enable inspect-node.service instead.
-`, head, configDir)
-}
-
-// nodeRoot is the node daemon's part of the data directory.
-func (w *work) nodeRoot() string { return filepath.Join(w.o.Data, "node") }
-
-// samples are the configuration files by name.
-func (w *work) samples() map[string]string {
-	head := "# " + mark + "; yours to change. Every flag of `inspect %s` can be set here.\n"
-	node := []string{"INSPECT_ROOT=" + w.nodeRoot()}
-	for _, setting := range w.env { // it starts sandboxes and proxies, and nothing else
-		if strings.HasPrefix(setting, "INSPECT_SANDBOX_") || strings.HasPrefix(setting, "INSPECT_EGRESS_") {
-			node = append(node, setting)
+	steps := w.left
+	if missing := w.missing(); len(missing) > 0 {
+		words := "apt-get install " + strings.Join(missing, " ")
+		if slices.Contains(missing, "postgresql") {
+			words += " (postgresql not if INSPECT_POSTGRES_URL names a server of your own)"
 		}
+		steps = append(steps, words)
 	}
-	return map[string]string{
-		"inspect.env": fmt.Sprintf(head, "serve") + strings.Join(w.env, "\n") + `
-#INSPECT_GITHUB_APP_ID=12345
-INSPECT_GITHUB_KEY_FILE=/etc/inspect/app.pem
-INSPECT_WEBHOOK_SECRET_FILE=/etc/inspect/webhook.secret
-#INSPECT_MODELS=/etc/inspect/models.yml
-#INSPECT_POLICY=/etc/inspect/policy.yml
-#INSPECT_PUBLIC_URL=https://inspect.example.com
-INSPECT_LISTEN_HOOKS=127.0.0.1:7460
-INSPECT_LISTEN_PEOPLE=127.0.0.1:7461
-INSPECT_LISTEN_MACHINES=127.0.0.1:7462
-`,
-		"node.env": fmt.Sprintf(head, "node") + strings.Join(node, "\n") + `
-#INSPECT_NAME=node-1
-#INSPECT_CONTROL=https://inspect.example.com:7462
-INSPECT_TOKEN_FILE=/etc/inspect/node.token
-#INSPECT_GRANT_KEY=
-#INSPECT_OWNER=
-`,
+	steps = append(steps,
+		fmt.Sprintf("Put the App's private key and the webhook secret into %[1]s/app.pem and %[1]s/webhook.secret (root, mode 600).", configDir),
+		fmt.Sprintf("Fill in %[1]s/inspect.env; for models copy %[1]s/models.yml.sample to models.yml.", configDir),
+		"systemctl daemon-reload && systemctl enable --now "+unit,
+		"journalctl -u inspect: it says the address of people's pages and where their token is.",
+	)
+	fmt.Fprintf(w.o.Out, "%s:\n", head)
+	for i, step := range steps {
+		fmt.Fprintf(w.o.Out, "  %d. %s\n", i+1, step)
 	}
 }

@@ -30,6 +30,11 @@ func tree(t *testing.T, passwd string) (root string, o Options, out *bytes.Buffe
 	program, small := filepath.Join(dir, "inspect"), filepath.Join(dir, "inspect-init")
 	put(t, program, "#!/bin/true\n")
 	put(t, small, "#!/bin/sh\n")
+	built := filepath.Join(t.TempDir(), "runsc") // a link beside the program, as make setup leaves it
+	put(t, built, "built here")
+	if err := os.Symlink(built, filepath.Join(filepath.Dir(program), "runsc")); err != nil {
+		t.Fatal(err)
+	}
 	out = &bytes.Buffer{}
 	return root, Options{Root: root, Data: data, Binary: program, Init: small, Accounts: accounts, Out: out}, out
 }
@@ -99,9 +104,9 @@ func TestInstall(t *testing.T) {
 	}
 	got := all(t, root)
 	for path, mode := range map[string]fs.FileMode{
-		"/var/lib/inspect": 0o711, "/etc/inspect": 0o700, "/etc/inspect/inspect.env": 0o600, "/etc/inspect/node.env": 0o600,
+		"/var/lib/inspect": 0o711, "/etc/inspect": 0o700, "/etc/inspect/inspect.env": 0o600,
 		"/etc/inspect/models.yml.sample": 0o600, "/usr/local/bin/inspect": 0o755, "/usr/local/bin/inspect-init": 0o755,
-		"/etc/systemd/system/inspect.service": 0o644, "/etc/systemd/system/inspect-node.service": 0o644,
+		"/etc/systemd/system/inspect.service": 0o644, "/usr/local/bin/runsc": 0o755,
 	} {
 		if got[path] != mode {
 			t.Errorf("%s has mode %04o, want %04o", path, got[path], mode)
@@ -187,39 +192,69 @@ func TestInstallRefuses(t *testing.T) {
 	}
 }
 
-// The units are what systemd understands, without a complaint.
-func TestUnits(t *testing.T) {
-	dir := t.TempDir()
-	units, err := docs.Files.ReadDir("systemd")
-	if err != nil || len(units) != 2 {
-		t.Fatal(units, err)
-	}
-	for _, u := range units {
-		body, err := docs.Files.ReadFile("systemd/" + u.Name())
-		if err != nil {
+// A runsc that is another's stays, and what the machine lacks is said.
+func TestInstallSaysWhatIsLeft(t *testing.T) {
+	root, o, out := tree(t, "")
+	o.DryRun = true
+	t.Setenv("PATH", "/usr/bin")
+	run := func() string {
+		t.Helper()
+		out.Reset()
+		if err := Run(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
-		text := string(body)
-		// A mount namespace of the unit's own would outlive it in sandboxes.
-		for _, bad := range []string{"PrivateTmp=yes", "ProtectSystem=strict", "ProtectSystem=full", "ProtectHome=yes", "ReadWritePaths", "PrivateDevices", "MountFlags", "StateDirectory"} {
-			for line := range strings.Lines(text) {
-				if strings.HasPrefix(line, bad) {
-					t.Errorf("%s: %s", u.Name(), line)
-				}
+		return out.String()
+	}
+	if got := run(); !strings.Contains(got, "write /usr/local/bin/runsc") || !strings.Contains(got, "apt-get install bubblewrap git postgresql (") {
+		t.Error(got)
+	}
+	for _, name := range []string{"/usr/bin/git", "/usr/lib/postgresql/15/bin/initdb"} {
+		put(t, root+name, "")
+		if err := os.Chmod(root+name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, root+"/usr/bin/bwrap", "") // not executable
+	put(t, root+runsc, "a container engine's")
+	if got := run(); strings.Contains(got, "write "+runsc) || !strings.Contains(got, runsc+" is another one") || !strings.Contains(got, "apt-get install bubblewrap\n") {
+		t.Error(got)
+	}
+	if err := errors.Join(os.Chmod(root+"/usr/bin/bwrap", 0o755), os.Remove(filepath.Join(filepath.Dir(o.Binary), "runsc"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(); strings.Contains(got, "runsc") || strings.Contains(got, "apt-get") {
+		t.Error(got)
+	}
+}
+
+// The unit is what systemd understands, without a complaint.
+func TestUnit(t *testing.T) {
+	dir := t.TempDir()
+	body, err := docs.Files.ReadFile("systemd/" + unit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(body)
+	// A mount namespace of the unit's own would outlive it in sandboxes.
+	for _, bad := range []string{"PrivateTmp=yes", "ProtectSystem=strict", "ProtectSystem=full", "ProtectHome=yes", "ReadWritePaths", "PrivateDevices", "MountFlags", "StateDirectory"} {
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, bad) {
+				t.Error(line)
 			}
 		}
-		if !strings.Contains(text, "KillMode=process\n") || !strings.Contains(text, mark) {
-			t.Errorf("%s does not say KillMode=process, or who wrote it", u.Name())
-		}
-		// The program is not on the machine that verifies.
-		put(t, filepath.Join(dir, u.Name()), strings.ReplaceAll(text, "ExecStart="+binary, "ExecStart=/bin/true"))
 	}
+	if !strings.Contains(text, "KillMode=process\n") || !strings.Contains(text, mark) {
+		t.Error("it does not say KillMode=process, or who wrote it")
+	}
+	// The program is not on the machine that verifies.
+	file := filepath.Join(dir, unit)
+	put(t, file, strings.ReplaceAll(text, "ExecStart="+binary, "ExecStart=/bin/true"))
+	wellFormed(t, file)
 	systemd, err := exec.LookPath("systemd-analyze")
 	if err != nil {
-		wellFormed(t, dir)
 		return
 	}
-	out, err := exec.Command(systemd, "verify", filepath.Join(dir, "inspect.service"), filepath.Join(dir, "inspect-node.service")).CombinedOutput()
+	out, err := exec.Command(systemd, "verify", file).CombinedOutput()
 	for line := range strings.Lines(string(out)) {
 		if strings.Contains(line, dir) || strings.Contains(line, "inspect") {
 			t.Errorf("systemd-analyze: %s", line)
@@ -228,25 +263,21 @@ func TestUnits(t *testing.T) {
 	if err != nil && len(out) == 0 {
 		t.Error(err)
 	}
-	wellFormed(t, dir)
 }
 
 // wellFormed is the check where there is no systemd: known sections, lines of
 // the form KEY=VALUE, each key once.
-func wellFormed(t *testing.T, dir string) {
+func wellFormed(t *testing.T, file string) {
 	t.Helper()
-	files, _ := filepath.Glob(filepath.Join(dir, "*.service"))
-	for _, file := range files {
-		seen := map[string]bool{}
-		for line := range strings.Lines(read(t, file)) {
-			line = strings.TrimSpace(line)
-			key, _, ok := strings.Cut(line, "=")
-			switch {
-			case line == "" || line[0] == '#' || line == "[Unit]" || line == "[Service]" || line == "[Install]":
-			case !ok || strings.ContainsAny(key, " \t") || seen[key]:
-				t.Errorf("%s: %q", filepath.Base(file), line)
-			}
-			seen[key] = ok
+	seen := map[string]bool{}
+	for line := range strings.Lines(read(t, file)) {
+		line = strings.TrimSpace(line)
+		key, _, ok := strings.Cut(line, "=")
+		switch {
+		case line == "" || line[0] == '#' || line == "[Unit]" || line == "[Service]" || line == "[Install]":
+		case !ok || strings.ContainsAny(key, " \t") || seen[key]:
+			t.Errorf("%s: %q", filepath.Base(file), line)
 		}
+		seen[key] = ok
 	}
 }
