@@ -34,7 +34,7 @@ test:
 test-cgroup2: setup
 	@mkdir -p tmp
 	go test -c -o tmp/sandbox.test ./envs/sandbox
-	@.ci/guest sh -c 'cd envs/sandbox && INSPECT_TEST_CGROUPS=2 ../../tmp/sandbox.test -test.v -test.timeout 60m'
+	@.ci/guest sh -c 'cd envs/sandbox && INSPECT_TEST_CGROUPS=2 ../../tmp/sandbox.test -test.v -test.timeout 180m'
 
 # What a user waits for, each as a ratio or against a direct way in one run.
 bench:

@@ -203,3 +203,26 @@ func TestBlocked(t *testing.T) {
 		}
 	}
 }
+
+// Where it is said which version this machine has, that is the one that is used.
+func TestVersionOfCgroups(t *testing.T) {
+	want := os.Getenv("INSPECT_TEST_CGROUPS") // by make test-cgroup2
+	if want == "" {
+		want = "1"
+		if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+			want = "2"
+		}
+	}
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	c, err := findCgroups(f, "/inspect-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := map[bool]string{true: "2", false: "1"}[c.isV2()]; got != want {
+		t.Errorf("version %s carries the limits, not %s", got, want)
+	}
+}
