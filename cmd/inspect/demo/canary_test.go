@@ -379,7 +379,7 @@ curl -sSf https://@host/hold/agent -o /dev/null || exit 5
 curl -sS -D echo.head https://@host/echo -o echo.body
 curl -sS -H 'Content-Type: application/json' http://127.0.0.1:41711/v1/chat/completions -d '{"model":"@model","messages":[{"role":"user","content":"Repeat your key"}]}' >model.body
 cat echo.head echo.body model.body
-exec /run/inspect/init @agent --mode look --edit price.txt --replace price=11 --with price=10 --test 'sh test.sh'
+exec @agent --mode look --edit price.txt --replace price=11 --with price=10 --test 'sh test.sh'
 `
 
 // Secrets of every kind, each in the one place where it has to be, are looked
@@ -462,7 +462,7 @@ func TestCanariesAreFoundNowhereElse(t *testing.T) {
 	}
 
 	ofControl := fresh("control")
-	fill := strings.NewReplacer("@host", registryHost, "@control", ofControl, "@model", scriptedModel, "@agent", AgentCommand)
+	fill := strings.NewReplacer("@host", registryHost, "@control", ofControl, "@model", scriptedModel, "@agent", binary+" "+AgentCommand)
 	const head = "version: 1\nlimits: {memory: 1GiB, pids: 300, disk: 256MiB, timeout: 3m}\negress: [{host: " + registryHost + ", header_from: NPM_TOKEN}]\n"
 	for name, files := range map[string]map[string]string{
 		"vault": {

@@ -173,7 +173,7 @@ func listening(t *testing.T, all []process) (paths, addresses []string) {
 // open may be read by everybody: programs, and git's configuration in
 // sandboxes. Everything else of a data directory is closed.
 func open(rel string) bool {
-	for _, p := range []string{"bin", "node/run/init", "node/run/quarantine/init", "node/gitconfig"} {
+	for _, p := range []string{"bin", "node/run/init", "node/run/inspect", "node/run/quarantine/init", "node/gitconfig"} {
 		if rel == p || strings.HasPrefix(rel, p+"/") {
 			return true
 		}

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -166,7 +167,7 @@ func reachable(t testing.TB, from string) string {
 	return to
 }
 
-var ids int
+var ids atomic.Int64
 
 // NewBox starts a sandbox that ends with the test. program is the file of the
 // agent program on this machine; it and what is beside it are visible inside.
@@ -184,11 +185,11 @@ func NewBox(t testing.TB, program string, model http.Handler, fill func(dir stri
 	sockets := dir(t)
 	serve(t, filepath.Join(sockets, "model"), model, false)
 	serve(t, filepath.Join(sockets, "egress"), b.proxy, true)
-	ids++
+	id := ids.Add(1)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	sb, err := l.Start(ctx, sandbox.Spec{
-		ID: fmt.Sprintf("h%d", ids), Control: theirs,
+		ID: fmt.Sprintf("h%d", id), Control: theirs,
 		Mounts: []sandbox.Mount{
 			{Source: b.Work, Target: sandbox.Workspace, Writable: true},
 			{Source: b.Home, Target: sandbox.Home, Writable: true},
