@@ -411,6 +411,8 @@ func (g *gitHost) run(dir string, args ...string) string {
 	cmd.Env = []string{
 		"PATH=/usr/bin:/bin", "HOME=" + dir, "GIT_CONFIG_NOSYSTEM=1",
 		"GIT_AUTHOR_NAME=octocat", "GIT_AUTHOR_EMAIL=octocat@example.com", "GIT_COMMITTER_NAME=octocat", "GIT_COMMITTER_EMAIL=octocat@example.com",
+		// A mirror is another account's.
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
 	}
 	out, err := cmd.CombinedOutput()
 	if err != nil {

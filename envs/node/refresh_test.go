@@ -3,9 +3,11 @@ package node_test
 import (
 	"bytes"
 	"context"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -363,10 +365,34 @@ func TestMirrorFetches(t *testing.T) {
 		f = w.startFake()
 		fetch(commit, f)
 		w.git.run(mirror, "cat-file", "-e", commit+"^{tree}")
+		w.ownedByMirrors(mirror)
 		for _, p := range []string{"refs/heads/main.lock", "objects/pack/tmp_pack_x"} {
 			if _, err := os.Lstat(filepath.Join(mirror, p)); err == nil {
 				t.Errorf("%s is still there", p)
 			}
 		}
 	}
+}
+
+// ownedByMirrors looks whether all in a mirror was made by the mirrors' account,
+// and nothing by a daemon that is root.
+func (w *world) ownedByMirrors(mirror string) {
+	w.t.Helper()
+	if os.Geteuid() != 0 {
+		return // one account for everything
+	}
+	sandboxes, _ := sandboxAccount()
+	must(w.t, filepath.WalkDir(mirror, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := os.Lstat(path)
+		if err != nil {
+			return err
+		}
+		if uid := int(info.Sys().(*syscall.Stat_t).Uid); uid != sandboxes+4 {
+			w.t.Errorf("%s is of account %d", path, uid)
+		}
+		return nil
+	}))
 }

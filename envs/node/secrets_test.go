@@ -169,7 +169,7 @@ func TestWordsOfARefreshWithoutSecrets(t *testing.T) {
 	}
 	work = w.refreshWork(2, "snap-1")
 	work.Refresh.Setup = []wire.Step{{Run: "true", Secrets: []string{"NPM_TOKEN", "NOT_SET"}}}
-	if words := w.failed(work); words != "the secrets of setup command 1 of 1: the secret NOT_SET is not set" {
+	if words := w.failed(work); words != "the secrets of setup command 1 of 1: the secret NOT_SET is not stored" {
 		t.Error(words)
 	}
 	work = w.refreshWork(3, "snap-1")
