@@ -163,9 +163,11 @@ func named(w wire.RefreshWork) (out []string) {
 // its own that can read the tree alone.
 func (r *refresher) search(ctx context.Context, tree string) error {
 	names := named(r.w)
-	// A value that has changed meanwhile was remembered when it was handed out.
-	if _, err := r.ask(ctx, "the environment", names); err != nil {
-		return err
+	if len(names) > 0 {
+		// A value that has changed meanwhile was remembered when it was handed out.
+		if _, err := r.ask(ctx, "the environment", names); err != nil {
+			return err
+		}
 	}
 	n, id := r.n, refreshPrefix+r.w.Snapshot
 	unlock, err := n.ids.lock(ctx, id)

@@ -178,3 +178,14 @@ func TestWordsOfARefreshWithoutSecrets(t *testing.T) {
 		t.Error(words)
 	}
 }
+
+// Also where no secret is named: a token that setup has got somewhere is in
+// every clone.
+func TestACredentialAtHomeRefusesTheSnapshot(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	work := w.refreshWork(1, "snap-1", "echo '//r.example/:_authToken=npm_hello' >~/.npmrc")
+	if words := w.failed(work); !strings.Contains(words, "/home/agent/.npmrc holds a credential") {
+		t.Error(words)
+	}
+}
