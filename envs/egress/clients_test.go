@@ -86,7 +86,7 @@ func registries(t *testing.T, ca *authority) (port int) {
 func insideBox(t *testing.T, allow []string, resolve *names, files map[string][]byte) (run func(script string) (string, int), told func() []wire.Egress) {
 	t.Helper()
 	if _, err := exec.LookPath("bwrap"); err != nil {
-		t.Skip("bubblewrap is not installed")
+		t.Fatalf("make setup installs bubblewrap: %v", err)
 	}
 	dir, err := os.MkdirTemp("/tmp", "inspect-egress-test-")
 	must(t, err)
@@ -163,6 +163,18 @@ func insideBox(t *testing.T, allow []string, resolve *names, files map[string][]
 		}
 }
 
+// there looks whether the sandbox can show a program, which .ci/setup installs.
+func there(t *testing.T, program string) {
+	t.Helper()
+	where, err := exec.LookPath(program)
+	if err != nil {
+		t.Fatalf("make test installs what is missing: %v", err)
+	}
+	if !strings.HasPrefix(where, "/usr/") {
+		t.Skipf("%s is at %s, and a sandbox shows the programs below /usr", program, where)
+	}
+}
+
 // The programs that setups use, in a real sandbox, through its one way out.
 func TestRealClients(t *testing.T) {
 	ca := newAuthority(t)
@@ -173,15 +185,13 @@ func TestRealClients(t *testing.T) {
 		program, script, want string
 		host, command         string
 	}{
-		{"/usr/bin/curl", "curl -sS https://plain.t.example:%d/x", "hello /x", "plain.t.example", "curl -sS https://plain.t.example:"},
-		{"/usr/bin/git", "git clone -q https://git.t.example:%d/repo.git repo && cat repo/f", "content\n", "git.t.example", "git-remote-https origin https://git.t.example:"},
-		{"/usr/local/go/bin/go", "mkdir m && cd m && export GOSUMDB=off GOFLAGS=-mod=mod GOPROXY=https://goproxy.t.example:%d && go mod init m 2>/dev/null; go get mod.example/lib@v1.0.0 2>/dev/null && cat go.sum | wc -l", "2\n", "goproxy.t.example", "go get mod.example/lib@v1.0.0"},
-		{"/usr/bin/npm", "mkdir n && cd n && npm install --silent --registry https://registry.t.example:%d lib && node -p 'require(\"lib\")'", "42\n", "registry.t.example", "npm install"},
+		{"curl", "curl -sS https://plain.t.example:%d/x", "hello /x", "plain.t.example", "curl -sS https://plain.t.example:"},
+		{"git", "git clone -q https://git.t.example:%d/repo.git repo && cat repo/f", "content\n", "git.t.example", "git-remote-https origin https://git.t.example:"},
+		{"go", "mkdir m && cd m && export GOSUMDB=off GOFLAGS=-mod=mod GOPROXY=https://goproxy.t.example:%d && go mod init m 2>/dev/null; go get mod.example/lib@v1.0.0 2>/dev/null && cat go.sum | wc -l", "2\n", "goproxy.t.example", "go get mod.example/lib@v1.0.0"},
+		{"npm", "mkdir n && cd n && npm install --silent --registry https://registry.t.example:%d lib && node -p 'require(\"lib\")'", "42\n", "registry.t.example", "npm install"},
 	} {
-		t.Run(filepath.Base(c.program), func(t *testing.T) {
-			if _, err := os.Stat(c.program); err != nil {
-				t.Skip("not on this machine")
-			}
+		t.Run(c.program, func(t *testing.T) {
+			there(t, c.program)
 			out, code := run(fmt.Sprintf(c.script, port))
 			if code != 0 || !strings.HasSuffix(out, c.want) {
 				t.Errorf("status %d: %s", code, out)
@@ -200,16 +210,14 @@ func TestRealClients(t *testing.T) {
 	// Refused ones fail soon and say by whom they were refused, as far as the
 	// program shows it.
 	for _, c := range []struct{ program, script, want string }{
-		{"/usr/bin/curl", "curl -sS https://other.example/", "403"},
-		{"/usr/bin/curl", "curl -sS http://other.example/", `egress: ["other.example"]`},
-		{"/usr/bin/git", "git clone -q https://other.example/x.git", "403"},
-		{"/usr/local/go/bin/go", "cd m && GOPROXY=https://other.example go list -m mod.example/other@v1.0.0", "egress to other.example:443 refused by Inspect"},
-		{"/usr/bin/npm", "cd n && npm install --registry https://other.example lib2", "403"},
+		{"curl", "curl -sS https://other.example/", "403"},
+		{"curl", "curl -sS http://other.example/", `egress: ["other.example"]`},
+		{"git", "git clone -q https://other.example/x.git", "403"},
+		{"go", "cd m && GOPROXY=https://other.example go list -m mod.example/other@v1.0.0", "egress to other.example:443 refused by Inspect"},
+		{"npm", "cd n && npm install --registry https://other.example lib2", "403"},
 	} {
 		t.Run("refused "+c.script[:3]+c.script[len(c.script)-3:], func(t *testing.T) {
-			if _, err := os.Stat(c.program); err != nil {
-				t.Skip("not on this machine")
-			}
+			there(t, c.program)
 			begun := time.Now()
 			out, code := run(c.script)
 			if !strings.Contains(out, c.want) || code == 0 && !strings.Contains(c.script, "http://") {

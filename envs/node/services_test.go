@@ -18,12 +18,12 @@ import (
 	"inspect/envs/wire"
 )
 
-// needs skips a test on a machine without these programs.
+// needs fails a test without programs that .ci/setup installs.
 func needs(t *testing.T, patterns ...string) {
 	t.Helper()
 	for _, p := range patterns {
 		if _, err := os.Stat(p); err != nil {
-			t.Skipf("this machine has no %s", p)
+			t.Fatalf("make test installs %s: %v", p, err)
 		}
 	}
 }
