@@ -234,8 +234,10 @@ func (set *Set) failed(s *service, words string) *Error {
 
 // run is a service's life.
 func (set *Set) run(life context.Context, s *service) {
-	e := set.exec([]string{"sh", "-c", prelude + foreground, "sh", s.Command})
-	e.Stdout, e.Stderr, e.Grace = s.log, s.log, grace
+	e := set.exec(Shell(s.Command))
+	// A command that is more than one program is a shell in front of the real
+	// one, which the signal ends at once.
+	e.Stdout, e.Stderr, e.Grace, e.Group = s.log, s.log, grace, true
 	e.Env = slices.Concat(e.Env, s.place.Env)
 	s.exit, s.err = s.place.Run(life, e)
 	set.mu.Lock()
@@ -427,31 +429,6 @@ PATH="$PATH$p"
 if [ -d /usr/lib/rabbitmq/bin ]; then PATH="/usr/lib/rabbitmq/bin:$PATH"; fi
 export PATH
 mkdir -p /run/postgresql /run/mysqld 2>/dev/null
-`
-
-// foreground runs a service and leads its process group. The group as a whole
-// gets SIGTERM and is killed when its leader ends; a command that is more than
-// one program is a shell in front of the real one, which that signal ends at
-// once. So the leader stays, and once it got the signal it ends when everybody
-// else in the group has. How the service ended is how it ends itself.
-const foreground = `others() {
-  for d in /proc/[0-9]*; do
-    [ "$d" = "/proc/$$" ] && continue
-    read -r line <"$d/stat" || continue
-    set -- ${line##*) }
-    [ "$3" = "$$" ] && [ "$1" != Z ] && return 0
-  done
-  return 1
-}
-stopping=
-trap stopping=1 TERM
-exec 3>&2 2>/dev/null # what this shell itself has to say is no part of the log
-(exec sh -c "$1" 2>&3 3>&-)
-status=$?
-while [ -n "$stopping" ] && others; do sleep 0.05; done
-trap - TERM
-if [ "$status" -gt 128 ]; then kill -s "$(kill -l "$status")" "$$"; fi
-exit "$status"
 `
 
 // Shell is the argument vector that runs a shell line where the programs of

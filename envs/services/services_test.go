@@ -418,6 +418,28 @@ http.server.HTTPServer(('127.0.0.1', 8000), H).serve_forever()"`
 	}
 }
 
+// However early a service is asked to end, nothing of it is left out: not even
+// what it is about to start.
+func TestServiceIsStoppedAtOnce(t *testing.T) {
+	b := newBox(t, proc.System())
+	o := b.options()
+	var early time.Duration // not to wait for anything: to come at every moment of its start
+	o.Dial = func(context.Context, string) (net.Conn, error) {
+		time.Sleep(early)
+		c, _ := net.Pipe()
+		return c, nil
+	}
+	for i := range 60 {
+		early = time.Duration(i) * 200 * time.Microsecond
+		set, err := Start(t.Context(), b, []wire.Service{{Name: "port", Command: "sleep 1000; sleep 1000", Port: 1}}, o)
+		must(t, err)
+		must(t, set.Stop(t.Context()))
+		if last := b.events[len(b.events)-1]; last.State != StateStopped || last.Words != "" {
+			t.Fatalf("%+v", last)
+		}
+	}
+}
+
 func TestServiceThatDiesLater(t *testing.T) {
 	b := newBox(t, proc.System())
 	o := b.options()

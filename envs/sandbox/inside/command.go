@@ -38,8 +38,10 @@ type command struct {
 
 	// Under the server's lock:
 	begun   bool // the process was started, or that has failed
-	pid     int  // while the process is not reaped
+	pid     int  // of its group, until the command is over
 	pending []syscall.Signal
+	asked   bool   // to end, by SIGTERM
+	leader  *ended // has ended; the rest of the group is waited for
 }
 
 func newCommand(s *server, id uint32, st stream.Start) *command {

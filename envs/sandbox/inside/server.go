@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-
 	"os"
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +27,7 @@ type server struct {
 	mu       sync.Mutex
 	byPID    map[int]*command
 	commands map[uint32]*command
+	watching bool // a look at groups that are waited for is due
 }
 
 func newServer(control *os.File) *server {
@@ -142,9 +143,13 @@ func (s *server) forget(c *command) {
 func (s *server) signal(c *command, sig syscall.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	c.asked = c.asked || sig == unix.SIGTERM
 	switch {
 	case c.pid > 0:
 		_ = unix.Kill(-c.pid, sig)
+		if c.leader != nil && sig == unix.SIGKILL { // nobody waits for those any longer
+			s.over(c, ended{unix.WaitStatus(unix.SIGKILL), c.leader.usage})
+		}
 	case !c.begun:
 		c.pending = append(c.pending, sig)
 	}
@@ -161,6 +166,9 @@ func (s *server) spawn(c *command, path string, argv []string, attr *syscall.Pro
 	}
 	// Memory runs out for the commands first, for the init last.
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("500"), 0)
+	if old := s.byPID[pid]; old != nil { // whose group ended unnoticed, or the number were not free
+		s.over(old, *old.leader)
+	}
 	c.pid = pid
 	s.byPID[pid] = c
 	for _, sig := range c.pending {
@@ -215,39 +223,71 @@ func (s *server) forward(sig os.Signal) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for pid := range s.byPID {
+	for pid, c := range s.byPID {
+		c.asked = c.asked || sig == unix.SIGTERM
 		_ = unix.Kill(-pid, sig.(syscall.Signal))
 	}
 }
 
 // reap collects every process that has ended: commands and orphans. A
 // command's group is killed while its leader is still unreaped, when its
-// number cannot belong to anyone else.
+// number cannot belong to anyone else. A group that is waited for keeps its
+// number as long as it has members.
 func (s *server) reap() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for {
-		pid := endedChild()
-		if pid == 0 {
-			return
-		}
+	for pid := endedChild(); pid != 0; pid = endedChild() {
 		c := s.byPID[pid]
-		if c != nil {
+		waits := c != nil && c.spec.Group && c.asked
+		if c != nil && !waits {
 			_ = unix.Kill(-pid, unix.SIGKILL)
-			delete(s.byPID, pid)
 		}
-		var st unix.WaitStatus
-		var use unix.Rusage
+		var e ended
 		for {
-			if _, err := unix.Wait4(pid, &st, 0, &use); err != unix.EINTR {
+			if _, err := unix.Wait4(pid, &e.status, 0, &e.usage); err != unix.EINTR {
 				break
 			}
 		}
-		if c != nil {
-			c.pid = 0
-			c.end <- ended{st, use}
+		switch {
+		case waits:
+			c.leader = &e
+		case c != nil:
+			s.over(c, e)
 		}
 	}
+	for pid, c := range s.byPID {
+		if c.leader != nil && unix.Kill(-pid, 0) == unix.ESRCH {
+			s.over(c, *c.leader)
+		}
+	}
+	if !s.watching && s.waiting() {
+		s.watching = true
+		time.AfterFunc(watchEvery, func() {
+			s.mu.Lock()
+			s.watching = false
+			s.mu.Unlock()
+			s.reap()
+		})
+	}
+}
+
+// watchEvery is for members of a group whose end is told to another parent.
+const watchEvery = 50 * time.Millisecond
+
+func (s *server) waiting() bool {
+	for _, c := range s.byPID {
+		if c.leader != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// over is called with the lock held, when a command's group is no more.
+func (s *server) over(c *command, e ended) {
+	delete(s.byPID, c.pid)
+	c.pid = 0
+	c.end <- e
 }
 
 // endedChild is a child that has ended and was not reaped, or 0.

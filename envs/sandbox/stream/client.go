@@ -49,6 +49,10 @@ type Exec struct {
 	// Grace between SIGTERM and SIGKILL when the context ends; 0 is the
 	// package's Grace, negative kills at once.
 	Grace time.Duration
+	// Group lets a command that got SIGTERM last until its whole process group
+	// has ended. Without it the group is killed when its leader has ended, as it
+	// is in any case when the leader ends unasked.
+	Group bool
 }
 
 // Exit is how a command ended.
@@ -156,7 +160,7 @@ func (c *Client) Start(ctx context.Context, e Exec) (*Command, error) {
 	c.mu.Unlock()
 
 	f, err := JSON(TypeStart, cmd.id, Start{
-		Argv: e.Argv, Env: e.Env, Dir: e.Dir, Stdin: e.Stdin != nil, Rlimits: e.Rlimits,
+		Argv: e.Argv, Env: e.Env, Dir: e.Dir, Stdin: e.Stdin != nil, Group: e.Group, Rlimits: e.Rlimits,
 	})
 	if err != nil {
 		c.forget(cmd.id)

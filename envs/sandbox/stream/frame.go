@@ -63,6 +63,7 @@ type Start struct {
 	Env     []string `json:"env,omitempty"` // added to the sandbox's own; the last of a name wins
 	Dir     string   `json:"dir,omitempty"`
 	Stdin   bool     `json:"stdin,omitempty"` // false: /dev/null
+	Group   bool     `json:"group,omitempty"` // after SIGTERM it lasts as long as its process group
 	Rlimits Rlimits  `json:"rlimits"`
 }
 
