@@ -61,7 +61,7 @@ func (n *Node) restore(ctx context.Context, uid int, grant string) (wire.Restore
 	} else if err != nil {
 		return wire.RestoreReply{}, err
 	}
-	c, err = n.o.Store.Restore(ctx, snapshot.SnapshotID(g.Snapshot), id)
+	c, err = n.o.Store.Restore(ctx, snapshot.SnapshotID(g.Snapshot), id, g.Limits.DiskBytes)
 	if err != nil {
 		return wire.RestoreReply{}, err
 	}

@@ -55,9 +55,9 @@ func TestCollectsWhatNobodyNeeds(t *testing.T) {
 		f.restore("kept", s)
 	}
 	// Another generation of a session that lives is not it.
-	_, err := f.store.Restore(t.Context(), "kept", snapshot.CloneID{Session: "live", Generation: 2, Purpose: wire.PurposeWork})
+	_, err := f.store.Restore(t.Context(), "kept", snapshot.CloneID{Session: "live", Generation: 2, Purpose: wire.PurposeWork}, 0)
 	must(t, err)
-	_, err = f.store.Restore(t.Context(), "kept", snapshot.CloneID{Session: "kept", Generation: 3, Purpose: snapshot.PurposeProof})
+	_, err = f.store.Restore(t.Context(), "kept", snapshot.CloneID{Session: "kept", Generation: 3, Purpose: snapshot.PurposeProof}, 0)
 	must(t, err)
 	_, err = f.store.Prepare(t.Context(), "half", "")
 	must(t, err)
@@ -156,7 +156,7 @@ func TestDiscardWork(t *testing.T) {
 		{Session: "a", Generation: 1, Purpose: "work"}, {Session: "a", Generation: 1, Purpose: "verify"},
 		{Session: "a", Generation: 2, Purpose: "work"}, {Session: "b", Generation: 1, Purpose: "work"},
 	} {
-		_, err := f.store.Restore(t.Context(), "s", id)
+		_, err := f.store.Restore(t.Context(), "s", id, 0)
 		must(t, err)
 	}
 	for id := int64(1); id <= 2; id++ {

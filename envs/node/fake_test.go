@@ -179,6 +179,6 @@ func (f *fakeNode) publish(id snapshot.SnapshotID) {
 
 func (f *fakeNode) restore(id snapshot.SnapshotID, session string) {
 	f.t.Helper()
-	_, err := f.store.Restore(f.t.Context(), id, work(session))
+	_, err := f.store.Restore(f.t.Context(), id, work(session), 0)
 	must(f.t, err)
 }

@@ -268,7 +268,7 @@ func (r *refresher) prove(ctx context.Context) error {
 	if err := n.discard(ctx, id); err != nil {
 		return err
 	}
-	c, err := n.o.Store.Restore(ctx, snapshot.SnapshotID(r.w.Snapshot), id)
+	c, err := n.o.Store.Restore(ctx, snapshot.SnapshotID(r.w.Snapshot), id, 0)
 	if err != nil {
 		return err
 	}

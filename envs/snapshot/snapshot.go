@@ -37,6 +37,8 @@ var (
 	// ErrForeign: a tree of that name is there, but it does not carry this
 	// installation's mark. It is left alone, always.
 	ErrForeign = errors.New("belongs to another installation")
+	// ErrUnsupported: this store cannot do it. Nothing was changed.
+	ErrUnsupported = errors.New("not supported by this store")
 	// ErrName: the id cannot be the name of anything.
 	ErrName = errors.New("not a valid name")
 )
@@ -249,8 +251,23 @@ type Store interface {
 
 	// Restore makes a clone. If it is there already and was made from the same
 	// snapshot it is returned as it is, with Existed set; from another snapshot:
-	// ErrExists. ErrNotFound: no such snapshot.
-	Restore(ctx context.Context, id SnapshotID, clone CloneID) (Clone, error)
+	// ErrExists. ErrNotFound: no such snapshot. room is how many bytes the clone
+	// may take beside what it shares with the snapshot, 0 is any number; a store
+	// without quotas cannot hold it to that, see HardQuota.
+	Restore(ctx context.Context, id SnapshotID, clone CloneID, room int64) (Clone, error)
+
+	// HardQuota says whether the room of a clone is enforced by the store.
+	HardQuota() bool
+
+	// KeepTurn keeps the state of a clone as that after a turn (1, 2, …), for
+	// Fork. Processes may be at work in it. A turn that is kept already is
+	// success and not kept anew. It goes with the clone. ErrNotFound: no such
+	// clone. ErrUnsupported: it would mean to copy the whole clone.
+	KeepTurn(ctx context.Context, clone CloneID, turn int) error
+
+	// Fork makes a clone of what another was after a turn, like Restore. The
+	// other may be discarded afterwards. ErrNotFound: no such clone or turn.
+	Fork(ctx context.Context, from CloneID, turn int, clone CloneID, room int64) (Clone, error)
 
 	// Clone returns a clone that was restored. ErrNotFound.
 	Clone(ctx context.Context, clone CloneID) (Clone, error)

@@ -10,13 +10,18 @@ import (
 
 // NodeState is what a node daemon advertises (POST state, every 10 s).
 type NodeState struct {
-	Node      string   `json:"node"`
-	Instance  string   `json:"instance"` // of the daemon process: another one has nothing of the former's work in hand
-	Version   int      `json:"version"`
-	Store     string   `json:"store"`
-	Tier      string   `json:"tier"`
-	Limits    string   `json:"limits"` // "enforced" or "best effort: <why>"
-	FreeBytes int64    `json:"free_bytes"`
+	Node      string `json:"node"`
+	Instance  string `json:"instance"` // of the daemon process: another one has nothing of the former's work in hand
+	Version   int    `json:"version"`
+	Store     string `json:"store"`
+	Tier      string `json:"tier"`
+	Limits    string `json:"limits"` // "enforced" or "best effort: <why>"
+	FreeBytes int64  `json:"free_bytes"`
+	// TotalBytes is the size of the store's filesystem or pool.
+	TotalBytes int64 `json:"total_bytes,omitempty"`
+	// Refuses says, for people, why the node restores and refreshes nothing now:
+	// its store is too full. Empty: it does.
+	Refuses   string   `json:"refuses,omitempty"`
 	Clones    []Clone  `json:"clones"`
 	Snapshots []string `json:"snapshots"`
 	// Work lists the ids of the work items in hand; their leases are renewed.
@@ -76,11 +81,24 @@ type Remote struct {
 type FetchWork struct {
 	Remote Remote `json:"remote"`
 	Commit string `json:"commit"`
+	// Since is a snapshot's commit: the result says how far Commit is from it.
+	Since string `json:"since,omitempty"`
 }
+
+// Drift is the way from a snapshot's commit to the one a session needs.
+type Drift struct {
+	Commits   int  `json:"commits"`             // that are new; at most MaxDrift are counted
+	Behind    int  `json:"behind,omitempty"`    // that only the snapshot has: history was rewritten; counted likewise
+	Unrelated bool `json:"unrelated,omitempty"` // they have no commit in common
+}
+
+// MaxDrift is how many commits a Drift counts.
+const MaxDrift = 1_000_000
 
 // RefreshWork prepares a snapshot of an environment at a commit.
 type RefreshWork struct {
-	Snapshot     string        `json:"snapshot"` // id given by the control plane
+	Snapshot     string        `json:"snapshot"`       // id given by the control plane
+	From         string        `json:"from,omitempty"` // snapshot to go on from; empty, or not there any more: afresh
 	Environment  string        `json:"environment"`
 	Generation   int           `json:"generation"`
 	Remote       Remote        `json:"remote"`
@@ -102,6 +120,7 @@ type RefreshWork struct {
 type WorkResult struct {
 	OK    bool   `json:"ok"`
 	Words string `json:"words,omitempty"` // what failed, with the last lines of its output
+	Drift *Drift `json:"drift,omitempty"` // of a fetch that was asked for it
 }
 
 // SnapshotOffer tells the control plane of a verified candidate (POST snapshots).
@@ -114,7 +133,8 @@ type SnapshotOffer struct {
 	ConfigDigest string                   `json:"config_digest"`
 	Store        string                   `json:"store"`
 	Bytes        int64                    `json:"bytes"`
-	Phases       map[string]time.Duration `json:"phases"` // fetch, checkout, setup, scan, snapshot, proof
+	From         string                   `json:"from,omitempty"` // the snapshot it was made from; empty: afresh
+	Phases       map[string]time.Duration `json:"phases"`         // fetch, checkout, setup, scan, snapshot, proof
 }
 
 // GitTokenRequest asks for a read-only token for one repository.
@@ -134,21 +154,30 @@ type GitToken struct {
 // Grant is an order of the control plane to a node daemon, signed with Ed25519.
 // The node obeys no one without it.
 type Grant struct {
-	Verbs        []string  `json:"verbs"` // VerbRestore, VerbSandbox, VerbDiscard
-	Node         string    `json:"node"`
-	Session      string    `json:"session"`
-	Generation   int       `json:"generation"`
-	Purpose      string    `json:"purpose"` // "work" or "verify": each has a clone of its own
-	Environment  string    `json:"environment"`
-	Snapshot     string    `json:"snapshot"`
-	RepositoryID int64     `json:"repository_id"`   // whose mirror may be mounted read-only
-	Image        string    `json:"image,omitempty"` // name@sha256:…, in place of the node's programs
-	Limits       Limits    `json:"limits"`
-	PeerUID      int       `json:"peer_uid"`            // uid of the caller that may use it; PeerRunner: whom the node itself started the attempt's runner as
-	Tier         string    `json:"tier,omitempty"`      // TierBubblewrap, TierGVisor: the least the sandbox may be; empty: any
-	Sockets      []string  `json:"sockets,omitempty"`   // SocketModel, SocketEgress: ways out of the sandbox that end at the runner
-	Directory    string    `json:"directory,omitempty"` // VerbQuarantine: NAME or NAME/NAME below the node's directory of quarantines
-	Expires      time.Time `json:"expires"`
+	Verbs        []string `json:"verbs"` // VerbRestore, VerbSandbox, VerbDiscard
+	Node         string   `json:"node"`
+	Session      string   `json:"session"`
+	Generation   int      `json:"generation"`
+	Purpose      string   `json:"purpose"` // "work" or "verify": each has a clone of its own
+	Environment  string   `json:"environment"`
+	Snapshot     string   `json:"snapshot"`
+	RepositoryID int64    `json:"repository_id"`   // whose mirror may be mounted read-only
+	Image        string   `json:"image,omitempty"` // name@sha256:…, in place of the node's programs
+	Limits       Limits   `json:"limits"`
+	PeerUID      int      `json:"peer_uid"`            // uid of the caller that may use it; PeerRunner: whom the node itself started the attempt's runner as
+	Tier         string   `json:"tier,omitempty"`      // TierBubblewrap, TierGVisor: the least the sandbox may be; empty: any
+	Sockets      []string `json:"sockets,omitempty"`   // SocketModel, SocketEgress: ways out of the sandbox that end at the runner
+	Directory    string   `json:"directory,omitempty"` // VerbQuarantine: NAME or NAME/NAME below the node's directory of quarantines
+	// Fork has the clone made of what another was after a turn, in place of Snapshot.
+	Fork    *Fork     `json:"fork,omitempty"`
+	Expires time.Time `json:"expires"`
+}
+
+// Fork names what a clone for work was after a turn.
+type Fork struct {
+	Session    string `json:"session"`
+	Generation int    `json:"generation"`
+	Turn       int    `json:"turn"`
 }
 
 // PeerRunner as a grant's PeerUID lets in the account of the attempt's runner,
@@ -175,6 +204,7 @@ const (
 	VerbRestore = "restore"
 	VerbSandbox = "sandbox"
 	VerbDiscard = "discard"
+	VerbTurn    = "turn" // keep the state of the clone after a turn
 
 	// The control plane's own, where it is not root: only its account may use them.
 	VerbRun        = "run"        // start, look after and stop the runner of an attempt
@@ -212,6 +242,14 @@ type RestoreReply struct {
 // DiscardRequest (POST /discard). Not found is success.
 type DiscardRequest struct {
 	Grant string `json:"grant"`
+}
+
+// TurnRequest (POST /turn) keeps the state of a clone for work after a turn, to
+// be forked from. Idempotent by turn. A store that cannot do that without
+// copying the clone refuses with "unsupported".
+type TurnRequest struct {
+	Grant string `json:"grant"`
+	Turn  int    `json:"turn"`
 }
 
 // RunRequest (POST /run/start, /run/state, /run/stop) is about the runner of the

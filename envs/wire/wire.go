@@ -73,6 +73,9 @@ type Spec struct {
 	Services []Service `json:"services,omitempty"`
 	// Egress is what the agent and verification may reach, as in the file.
 	Egress []string `json:"egress,omitempty"`
+	// SetupEgress is what Setup may reach when some of it runs again because of
+	// drift; it may be more than the agent's.
+	SetupEgress []string `json:"setup_egress,omitempty"`
 	// Internal are the address ranges of the operator's own network that hosts
 	// of Egress may have.
 	Internal []string `json:"internal,omitempty"`
@@ -82,6 +85,10 @@ type Spec struct {
 	// Author is the identity commits in the sandbox are made with.
 	AuthorName  string `json:"author_name"`
 	AuthorEmail string `json:"author_email"`
+
+	// Fork says that the clone is what another was after a turn: nothing is
+	// synced or applied, the work goes on where that turn ended.
+	Fork *Fork `json:"fork,omitempty"`
 
 	// Resume is the bundle of an earlier generation to continue from; nil on a fresh start.
 	Resume *Resume `json:"resume,omitempty"`
@@ -200,6 +207,7 @@ const (
 	EventEgress  = "egress"  // Egress: one decision of the proxy
 	EventUse     = "use"     // EgressUse: at the end of each sandbox that had the proxy
 	EventService = "service" // ServiceState
+	EventDrift   = "drift"   // Drifted: once, before the first prompt
 )
 
 // Event is one thing that happened in an attempt, numbered from 1 by the
@@ -332,6 +340,20 @@ type Restored struct {
 	Tier     string        `json:"tier"`   // sandbox tier and version, e.g. "bubblewrap 0.8.0"
 	Limits   string        `json:"limits"` // "enforced" or "best effort: <why>"
 	Duration time.Duration `json:"duration"`
+}
+
+// Drifted tells what the way from the snapshot's commit to the session's changed
+// for the environment.
+type Drifted struct {
+	Manifests []string   `json:"manifests,omitempty"` // dependency manifests that changed, at most 100
+	Steps     []string   `json:"steps,omitempty"`     // lines of setup that ran again because of that
+	Lockfiles []Lockfile `json:"lockfiles,omitempty"` // of the session's commit, at most 100
+}
+
+// Lockfile is a dependency manifest or lock file and its content.
+type Lockfile struct {
+	Path   string `json:"path"`
+	SHA256 string `json:"sha256"`
 }
 
 // Directive kinds.

@@ -211,7 +211,7 @@ func (s *Store) Snapshot(ctx context.Context, base snapshot.BaseID, id snapshot.
 }
 
 // Restore makes a clone.
-func (s *Store) Restore(ctx context.Context, id snapshot.SnapshotID, clone snapshot.CloneID) (snapshot.Clone, error) {
+func (s *Store) Restore(ctx context.Context, id snapshot.SnapshotID, clone snapshot.CloneID, _ int64) (snapshot.Clone, error) {
 	if err := errors.Join(id.Check(), clone.Check()); err != nil {
 		return snapshot.Clone{}, err
 	}
@@ -249,6 +249,19 @@ func (s *Store) Restore(ctx context.Context, id snapshot.SnapshotID, clone snaps
 		return snapshot.Clone{}, fmt.Errorf("restore snapshot %s as %s: %w", id, clone, err)
 	}
 	return m.clone(s), nil
+}
+
+// HardQuota is false.
+func (s *Store) HardQuota() bool { return false }
+
+// KeepTurn is not supported.
+func (s *Store) KeepTurn(context.Context, snapshot.CloneID, int) error {
+	return snapshot.ErrUnsupported
+}
+
+// Fork is not supported.
+func (s *Store) Fork(context.Context, snapshot.CloneID, int, snapshot.CloneID, int64) (snapshot.Clone, error) {
+	return snapshot.Clone{}, snapshot.ErrUnsupported
 }
 
 // Clone returns a clone.

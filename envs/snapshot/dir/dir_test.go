@@ -74,7 +74,7 @@ func TestUnknownIsLeftAlone(t *testing.T) {
 	if _, err := s.Snapshot(ctx, b.ID, "s1", snapshot.Meta{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Restore(ctx, "s1", storetest.Clone("real")); err != nil {
+	if _, err := s.Restore(ctx, "s1", storetest.Clone("real"), 0); err != nil {
 		t.Fatal(err)
 	}
 	outside := filepath.Join(t.TempDir(), "outside")
@@ -124,7 +124,7 @@ func TestUnknownIsLeftAlone(t *testing.T) {
 		if err := s.Discard(ctx, storetest.Clone(name)); !errors.Is(err, snapshot.ErrForeign) {
 			t.Errorf("discard %s: %v", name, err)
 		}
-		if _, err := s.Restore(ctx, "s1", storetest.Clone(name)); !errors.Is(err, snapshot.ErrForeign) {
+		if _, err := s.Restore(ctx, "s1", storetest.Clone(name), 0); !errors.Is(err, snapshot.ErrForeign) {
 			t.Errorf("restore as %s: %v", name, err)
 		}
 	}
@@ -202,7 +202,7 @@ func TestSnapshotRepeatedAfterACrashInBetween(t *testing.T) {
 	if err := os.Rename(filepath.Join(root, "snapshot/s"), filepath.Join(root, "base/b")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Restore(ctx, "s", storetest.Clone("x")); !errors.Is(err, snapshot.ErrNotFound) {
+	if _, err := s.Restore(ctx, "s", storetest.Clone("x"), 0); !errors.Is(err, snapshot.ErrNotFound) {
 		t.Errorf("restore of a snapshot that was never published: %v", err)
 	}
 	l, err := s.List(ctx)
@@ -240,7 +240,7 @@ func TestSnapshotIsBusyWhileARestoreRuns(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Restore(ctx, "s", storetest.Clone("x"))
+		_, err := s.Restore(ctx, "s", storetest.Clone("x"), 0)
 		done <- err
 	}()
 	// Begun when its directory in tmp is there.
@@ -281,7 +281,7 @@ func TestCancelledRestoreLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Restore(ctx, "s", storetest.Clone("x"))
+		_, err := s.Restore(ctx, "s", storetest.Clone("x"), 0)
 		done <- err
 	}()
 	for {

@@ -32,7 +32,7 @@ func loses(t *testing.T, open Open) {
 	if info.LeftOutCount != 2 || !slices.Equal(info.LeftOut, []string{"d/fifo", "d/sock"}) {
 		t.Errorf("left out: %d %q", info.LeftOutCount, info.LeftOut)
 	}
-	c, err := s.Restore(t.Context(), "s1", Clone("x"))
+	c, err := s.Restore(t.Context(), "s1", Clone("x"), 0)
 	must(t, err)
 	if got := read(t, filepath.Join(c.Path, "d")); !slices.Equal(got, []string{"file", "to-fifo"}) {
 		t.Errorf("the clone has %q", got)
@@ -46,7 +46,7 @@ func badNames(t *testing.T, open Open) {
 		if _, err := s.Prepare(ctx, snapshot.BaseID(bad), ""); !errors.Is(err, snapshot.ErrName) {
 			t.Errorf("base %q: %v", bad, err)
 		}
-		if _, err := s.Restore(ctx, snapshot.SnapshotID(bad), Clone("x")); !errors.Is(err, snapshot.ErrName) {
+		if _, err := s.Restore(ctx, snapshot.SnapshotID(bad), Clone("x"), 0); !errors.Is(err, snapshot.ErrName) {
 			t.Errorf("snapshot %q: %v", bad, err)
 		}
 		if err := s.Discard(ctx, Clone(bad)); !errors.Is(err, snapshot.ErrName) {
@@ -61,7 +61,7 @@ func badNames(t *testing.T, open Open) {
 func foreign(t *testing.T, open Open) {
 	s := open(t, "a", "octocat")
 	publish(t, s, "s1", func(dir string) { write(t, dir, "f", "x") })
-	c, err := s.Restore(t.Context(), "s1", Clone("x"))
+	c, err := s.Restore(t.Context(), "s1", Clone("x"), 0)
 	must(t, err)
 	_, err = s.Prepare(t.Context(), "b", "")
 	must(t, err)
@@ -79,7 +79,7 @@ func foreign(t *testing.T, open Open) {
 			t.Errorf("discard of a foreign %T: %v", ref, err)
 		}
 	}
-	if _, err := other.Restore(ctx, "s1", Clone("y")); !errors.Is(err, snapshot.ErrForeign) {
+	if _, err := other.Restore(ctx, "s1", Clone("y"), 0); !errors.Is(err, snapshot.ErrForeign) {
 		t.Errorf("restore of a foreign snapshot: %v", err)
 	}
 	if _, err := other.Clone(ctx, c.ID); !errors.Is(err, snapshot.ErrForeign) {
@@ -88,7 +88,7 @@ func foreign(t *testing.T, open Open) {
 	must(t, other.Sweep(ctx))
 	must(t, other.Close())
 	s = open(t, "a", "octocat")
-	if same, err := s.Restore(ctx, "s1", Clone("x")); err != nil || get(t, same.Path, "f") != "x" {
+	if same, err := s.Restore(ctx, "s1", Clone("x"), 0); err != nil || get(t, same.Path, "f") != "x" {
 		t.Errorf("after another installation's visit: %+v, %v", same, err)
 	}
 }
@@ -108,7 +108,7 @@ func links(t *testing.T, open Open) {
 		must(t, os.Symlink(".", filepath.Join(dir, "self")))
 		must(t, os.Symlink("loop", filepath.Join(dir, "loop")))
 	})
-	c, err := s.Restore(t.Context(), "s1", Clone("x"))
+	c, err := s.Restore(t.Context(), "s1", Clone("x"), 0)
 	must(t, err)
 	for _, name := range []string{"abs", "file", "rel", "self", "loop"} {
 		if st := stat(t, c.Path, name); st.Mode&unix.S_IFMT != unix.S_IFLNK {
@@ -132,7 +132,7 @@ func unreadable(t *testing.T, open Open) {
 		must(t, os.Chmod(filepath.Join(dir, "shut/in"), 0o500))
 		must(t, os.Chmod(filepath.Join(dir, "shut"), 0))
 	})
-	c, err := s.Restore(t.Context(), "s1", Clone("x"))
+	c, err := s.Restore(t.Context(), "s1", Clone("x"), 0)
 	must(t, err)
 	must(t, os.Chmod(filepath.Join(c.Path, "shut"), 0o700))
 	if got := get(t, c.Path, "shut/in/file"); got != "x" {

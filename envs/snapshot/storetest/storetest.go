@@ -82,7 +82,7 @@ func life(t *testing.T, open Open) {
 	if info.ID != "s1" || info.Meta != meta || info.Created.IsZero() {
 		t.Errorf("info = %+v", info)
 	}
-	c, err := s.Restore(ctx, "s1", Clone("x"))
+	c, err := s.Restore(ctx, "s1", Clone("x"), 0)
 	must(t, err)
 	if c.Existed || c.Snapshot != "s1" || c.Commit != "c0ffee" || c.ID != Clone("x") {
 		t.Errorf("clone = %+v", c)
@@ -153,7 +153,7 @@ func keeps(t *testing.T, open Open) {
 			must(t, os.Chtimes(filepath.Join(dir, "empty"), when, when))
 		}
 	})
-	c, err := s.Restore(t.Context(), "s1", Clone("x"))
+	c, err := s.Restore(t.Context(), "s1", Clone("x"), 0)
 	must(t, err)
 	st := stat(t, c.Path, "run.sh")
 	if st.Mode&0o7777 != 0o751 || time.Unix(st.Mtim.Unix()).UTC() != when || st.Nlink != 2 {
@@ -191,15 +191,15 @@ func keeps(t *testing.T, open Open) {
 func apart(t *testing.T, open Open) {
 	s := open(t, "a", "octocat")
 	publish(t, s, "s1", func(dir string) { write(t, dir, "f", "first") })
-	a, err := s.Restore(t.Context(), "s1", Clone("a"))
+	a, err := s.Restore(t.Context(), "s1", Clone("a"), 0)
 	must(t, err)
-	b, err := s.Restore(t.Context(), "s1", snapshot.CloneID{Session: "a", Generation: 1, Purpose: "verify"})
+	b, err := s.Restore(t.Context(), "s1", snapshot.CloneID{Session: "a", Generation: 1, Purpose: "verify"}, 0)
 	must(t, err)
 	write(t, a.Path, "f", "changed in a")
 	if got := get(t, b.Path, "f"); got != "first" {
 		t.Errorf("the other clone sees %q", got)
 	}
-	later, err := s.Restore(t.Context(), "s1", Clone("c"))
+	later, err := s.Restore(t.Context(), "s1", Clone("c"), 0)
 	must(t, err)
 	if got := get(t, later.Path, "f"); got != "first" {
 		t.Errorf("the snapshot changed: %q", got)
@@ -220,10 +220,10 @@ func idempotent(t *testing.T, open Open) {
 	if again.ID != first.ID || !again.Created.Equal(first.Created) {
 		t.Errorf("snapshot repeated: %+v, first %+v", again, first)
 	}
-	c, err := s.Restore(ctx, "s1", Clone("x"))
+	c, err := s.Restore(ctx, "s1", Clone("x"), 0)
 	must(t, err)
 	write(t, c.Path, "f", "worked on")
-	same, err := s.Restore(ctx, "s1", Clone("x"))
+	same, err := s.Restore(ctx, "s1", Clone("x"), 0)
 	must(t, err)
 	if !same.Existed || same.Path != c.Path || !same.Created.Equal(c.Created) || get(t, same.Path, "f") != "worked on" {
 		t.Errorf("restore repeated: %+v", same)
@@ -252,9 +252,9 @@ func taken(t *testing.T, open Open) {
 	if got := get(t, b.Path, "precious"); got != "kept" {
 		t.Errorf("a refused call changed the base: %q", got)
 	}
-	c, err := s.Restore(ctx, "s1", Clone("x"))
+	c, err := s.Restore(ctx, "s1", Clone("x"), 0)
 	must(t, err)
-	if _, err := s.Restore(ctx, "s2", Clone("x")); !errors.Is(err, snapshot.ErrExists) {
+	if _, err := s.Restore(ctx, "s2", Clone("x"), 0); !errors.Is(err, snapshot.ErrExists) {
 		t.Errorf("restore of another snapshot under a taken name: %v", err)
 	}
 	if got := get(t, c.Path, "f"); got != "1" {
@@ -271,7 +271,7 @@ func notFound(t *testing.T, open Open) {
 	if _, err := s.Snapshot(ctx, "gone", "s", meta); !errors.Is(err, snapshot.ErrNotFound) {
 		t.Errorf("snapshot of nothing: %v", err)
 	}
-	if _, err := s.Restore(ctx, "gone", Clone("x")); !errors.Is(err, snapshot.ErrNotFound) {
+	if _, err := s.Restore(ctx, "gone", Clone("x"), 0); !errors.Is(err, snapshot.ErrNotFound) {
 		t.Errorf("restore of nothing: %v", err)
 	}
 	if _, err := s.Clone(ctx, Clone("x")); !errors.Is(err, snapshot.ErrNotFound) {
@@ -287,7 +287,7 @@ func notFound(t *testing.T, open Open) {
 func reopened(t *testing.T, open Open) {
 	s := open(t, "a", "octocat")
 	publish(t, s, "s1", func(dir string) { write(t, dir, "f", "x") })
-	c, err := s.Restore(t.Context(), "s1", Clone("x"))
+	c, err := s.Restore(t.Context(), "s1", Clone("x"), 0)
 	must(t, err)
 	_, err = s.Prepare(t.Context(), "half", "")
 	must(t, err)
@@ -302,7 +302,7 @@ func reopened(t *testing.T, open Open) {
 		!after.Clones[0].Created.Equal(before.Clones[0].Created) || after.Clones[0].Path != c.Path || after.Snapshots[0].Meta != meta {
 		t.Errorf("before %+v\nafter %+v", before, after)
 	}
-	same, err := s.Restore(t.Context(), "s1", Clone("x"))
+	same, err := s.Restore(t.Context(), "s1", Clone("x"), 0)
 	must(t, err)
 	if !same.Existed {
 		t.Error("the clone was made again")
@@ -320,7 +320,7 @@ func many(t *testing.T, open Open) {
 	for i := range 50 {
 		wg.Go(func() {
 			id := Clone("s" + itoa(i))
-			c, err := s.Restore(t.Context(), "s1", id)
+			c, err := s.Restore(t.Context(), "s1", id, 0)
 			if err != nil {
 				t.Errorf("restore %s: %v", id, err)
 				return
@@ -349,7 +349,7 @@ func joined(t *testing.T, open Open) {
 	fresh, paths := 0, map[string]bool{}
 	for range 20 {
 		wg.Go(func() {
-			c, err := s.Restore(t.Context(), "s1", Clone("x"))
+			c, err := s.Restore(t.Context(), "s1", Clone("x"), 0)
 			if err != nil {
 				t.Error(err)
 				return
@@ -373,7 +373,7 @@ func cancelled(t *testing.T, open Open) {
 	publish(t, s, "s1", func(dir string) { write(t, dir, "f", "x") })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.Restore(ctx, "s1", Clone("x")); !errors.Is(err, context.Canceled) {
+	if _, err := s.Restore(ctx, "s1", Clone("x"), 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("restore: %v", err)
 	}
 	if _, err := s.Clone(t.Context(), Clone("x")); !errors.Is(err, snapshot.ErrNotFound) {
