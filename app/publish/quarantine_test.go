@@ -15,7 +15,6 @@ import (
 
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
-	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/wire"
@@ -23,13 +22,8 @@ import (
 
 // The test binary is its sandboxes' init as well.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 {
-		switch os.Args[1] {
-		case "sandbox-init":
-			os.Exit(inside.Main(os.Args[2:]))
-		case enter.Word:
-			os.Exit(enter.Main(os.Args[2:]))
-		}
+	if len(os.Args) > 1 && os.Args[1] == "sandbox-init" {
+		os.Exit(inside.Main(os.Args[2:]))
 	}
 	os.Exit(m.Run())
 }

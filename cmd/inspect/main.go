@@ -18,7 +18,6 @@ import (
 	"inspect/checks/redact"
 	"inspect/cmd/inspect/demo"
 	"inspect/envs/egress"
-	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/inside"
 )
 
@@ -35,8 +34,6 @@ func main() {
 		switch os.Args[1] {
 		case "sandbox-init":
 			os.Exit(inside.Main(os.Args[2:]))
-		case enter.Word:
-			os.Exit(enter.Main(os.Args[2:]))
 		case egress.Command:
 			os.Exit(egress.Main(os.Args[2:]))
 		case demo.AgentCommand:

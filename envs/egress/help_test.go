@@ -27,7 +27,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/wire"
 )
@@ -37,8 +36,6 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "sandbox-init":
 			os.Exit(inside.Main(os.Args[2:]))
-		case enter.Word:
-			os.Exit(enter.Main(os.Args[2:]))
 		case Command:
 			os.Exit(Main(os.Args[2:]))
 		}

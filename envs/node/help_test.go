@@ -24,7 +24,6 @@ import (
 	"inspect/envs/node/dial"
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
-	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/snapshot"
@@ -46,8 +45,6 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "sandbox-init":
 			os.Exit(inside.Main(os.Args[2:]))
-		case enter.Word:
-			os.Exit(enter.Main(os.Args[2:]))
 		case egress.Command:
 			os.Exit(egressMain())
 		case "node-daemon":

@@ -17,7 +17,6 @@ import (
 
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
-	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/wire"
@@ -31,8 +30,6 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "sandbox-init":
 			os.Exit(inside.Main(os.Args[2:]))
-		case enter.Word:
-			os.Exit(enter.Main(os.Args[2:]))
 		case "scripted":
 			os.Exit(scripted.Main(os.Args[2:]))
 		}

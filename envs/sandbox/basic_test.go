@@ -279,7 +279,9 @@ func TestVersion(t *testing.T) {
 }
 
 // How long a sandbox takes from Start to nothing left, with `true` in it, and
-// how much processor time of all that was started for it.
+// how much processor time of all that was started for it. The median is what a
+// user waits for and needs a quiet machine; the processor time, of which it
+// mostly consists at the tier bubblewrap, depends less on who else is busy.
 func BenchmarkTrue(b *testing.B) {
 	small := filepath.Join(runDir, "inspect-init")
 	build := exec.Command("go", "build", "-o", small, "inspect/cmd/inspect-init")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,13 +49,42 @@ func (l *Launcher) beside(s Spec, uid int) (*os.File, error) {
 			continue
 		}
 		// Opened first, looked at then: what is seen is this process's unless it
-		// has ended, and then it is of no use (enter and the init see to that).
+		// has ended, and then it is of no use (inNetworkOf and the init see to that).
 		if isInit(pid, uid) && alive(fd) {
 			return os.NewFile(uintptr(fd), "pidfd"), nil
 		}
 		unix.Close(fd)
 	}
 	return nil, fmt.Errorf("there is no running sandbox %s to start it beside", s.Beside)
+}
+
+// inNetworkOf calls start on a thread that is in the network namespace of a
+// pidfd's process, for what it starts to be in there too.
+func inNetworkOf(pidfd *os.File, start func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and the thread ends with this goroutine unless it comes back
+		done <- func() error {
+			own, err := os.Open("/proc/thread-self/ns/net")
+			if err != nil {
+				return err
+			}
+			defer own.Close()
+			err = unix.Setns(int(pidfd.Fd()), unix.CLONE_NEWNET)
+			if err == unix.EPERM {
+				return fmt.Errorf("%w: joining the network of the sandbox beside takes the capabilities SYS_ADMIN and SYS_PTRACE, which this process lacks (%w)", ErrIsolation, err)
+			}
+			if err != nil {
+				return fmt.Errorf("join the network of the sandbox beside: %w", err)
+			}
+			err = start()
+			if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
+				runtime.UnlockOSThread()
+			}
+			return err
+		}()
+	}()
+	return <-done
 }
 
 // reserve raises a running sandbox's limit of processes by what the init of a

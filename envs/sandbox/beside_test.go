@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"inspect/envs/sandbox/enter"
+	"inspect/envs/proc"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/sandbox/stream"
 )
@@ -323,8 +324,8 @@ func TestCompartmentEndsWithSandboxBeside(t *testing.T) {
 					t.Fatal("it lives on")
 				}
 			}
-			if n := processesOf(t, testUID); n != 0 {
-				t.Errorf("%d processes are left", n)
+			if left := processesOf(t, testUID); len(left) > 0 {
+				t.Errorf("the processes %v are left", left)
 			}
 		})
 	}
@@ -411,17 +412,54 @@ func TestCompartmentRefused(t *testing.T) {
 }
 
 // Root without its capabilities is told which it lacks; a sandbox that has just
-// ended is another matter.
-func TestJoiningTheNetworkRefused(t *testing.T) {
-	for errno, isolation := range map[error]bool{unix.EPERM: true, unix.ESRCH: false} {
-		box := &Sandbox{l: theLauncher(t), exited: make(chan struct{}), code: 125}
-		box.stderr.N = 1 << 10
-		fmt.Fprintf(&box.stderr, "enter the sandbox: %s: %v\n", enter.JoinFailed, errno)
-		close(box.exited)
-		if err := box.startFailed(); errors.Is(err, ErrIsolation) != isolation || !strings.Contains(err.Error(), errno.Error()) {
-			t.Errorf("%v: %v", errno, err)
-		}
+// ended is another matter. What is started then has the network it joined, and
+// what is started after it has not.
+func TestJoiningTheNetwork(t *testing.T) {
+	if !root {
+		return
 	}
+	agent := start(t, nil)
+	network := func() string {
+		to, err := os.Readlink("/proc/thread-self/ns/net")
+		must(t, err)
+		return to
+	}
+	own, joined := network(), ""
+	must(t, inNetworkOf(agent.initFD(), func() error { joined = network(); return nil }))
+	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", agent.pid))
+	if err != nil || joined != theirs || joined == own || network() != own {
+		t.Errorf("%s, theirs is %s, ours %s (%v)", joined, theirs, own, err)
+	}
+
+	exe, _ := os.Executable()
+	cmd := exec.Command(exe, "helper", "join", strconv.Itoa(agent.pid))
+	var said bytes.Buffer
+	cmd.Stdout = &said
+	must(t, proc.StartBare(cmd)) // without a capability
+	if err := cmd.Wait(); err != nil || !strings.HasPrefix(said.String(), "true cannot isolate: joining") {
+		t.Errorf("without capabilities: %q (%v)", &said, err)
+	}
+
+	fd, err := unix.PidfdOpen(agent.pid, 0)
+	must(t, err)
+	ended := os.NewFile(uintptr(fd), "pidfd")
+	defer ended.Close()
+	must(t, agent.Kill(deadline(t)))
+	err = inNetworkOf(ended, func() error { return errors.New("it was started") })
+	if !errors.Is(err, unix.ESRCH) || errors.Is(err, ErrIsolation) {
+		t.Errorf("the network of one that has ended: %v", err)
+	}
+}
+
+// helperJoin joins the network of a process and says whether it cannot.
+func helperJoin(args []string) int {
+	pid, _ := strconv.Atoi(args[0])
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err == nil {
+		err = inNetworkOf(os.NewFile(uintptr(fd), "pidfd"), func() error { return nil })
+	}
+	fmt.Println(errors.Is(err, ErrIsolation), err)
+	return 0
 }
 
 // What was started in the wrong network, or not apart, is seen from outside.

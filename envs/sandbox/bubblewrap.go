@@ -82,12 +82,17 @@ func (b *bubblewrap) prepare(box *Sandbox, _ int, initArgs []string) (*starting,
 	lent := len(a.files)
 	b.options(a, s, infoW)
 	argsFD := a.data(encode(a.args))
+	in, gate, err := newGate(encode([]string{needed}))
+	if err != nil {
+		a.err = err
+	}
+	gateFD := a.file(in)
 	if b.l.groups == nil && s.Limits.Pids > 0 && countsPerNamespace() {
 		initArgs = append(initArgs, "--nproc", strconv.FormatInt(s.Limits.Pids+inside.ReservedPids, 10))
 	}
 	st := &starting{
-		argv:  append([]string{b.program, "--args", argsFD, "--", InitPath}, initArgs...),
-		files: a.files, lent: lent, info: infoR,
+		argv:  append([]string{b.program, "--args", gateFD, "--args", argsFD, "--", InitPath}, initArgs...),
+		files: a.files, lent: lent, gate: gate, info: infoR,
 	}
 	if a.err != nil {
 		st.close()
@@ -167,11 +172,16 @@ func (a *argFiles) data(b []byte) string {
 	return a.file(f)
 }
 
-// options adds everything that makes the sandbox for s. The order of the last
+// needed is the option that bubblewrap waits for at the gate. Without it the
+// others contradict each other (--as-pid-1), and it ends before it has made a
+// process or a namespace.
+const needed = "--unshare-pid"
+
+// options adds everything else that makes the sandbox for s. The order of the last
 // ones matters: what is remounted read-only must be complete.
 func (b *bubblewrap) options(a *argFiles, s Spec, info *os.File) {
 	uid, gid := s.insideUser()
-	a.add("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try")
+	a.add("--unshare-user", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
 	if s.Beside == "" {
 		a.add("--unshare-net")
 	}

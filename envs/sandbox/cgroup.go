@@ -131,12 +131,22 @@ func (g *group) dirs() (out []string) {
 	return out
 }
 
-// procs are the files whose writer of "0" joins.
+// procs are the files that hold the numbers of its processes.
 func (g *group) procs() (out []string) {
 	for _, d := range g.dirs() {
 		out = append(out, filepath.Join(d, "cgroup.procs"))
 	}
 	return out
+}
+
+// join puts a process, with all its threads, into the group.
+func (g *group) join(pid int) error {
+	for _, f := range g.procs() {
+		if err := writeFile(f, strconv.Itoa(pid)); err != nil {
+			return fmt.Errorf("put the sandbox's first process into its cgroup: %w", err)
+		}
+	}
+	return nil
 }
 
 // create makes the group, new in all hierarchies, and sets its limits. The

@@ -29,8 +29,8 @@ var ErrIsolation = errors.New("cannot isolate")
 // Options of a Launcher.
 type Options struct {
 	// Binary is the path of a program that calls inside.Main for the first
-	// argument sandbox-init and enter.Main for enter.Word: inspect-init, or the
-	// inspect binary, which takes longer to start.
+	// argument sandbox-init: inspect-init, or the inspect binary, which takes
+	// longer to start.
 	Binary string
 	// RunDir, if set, is a directory of this installation's. The binary is
 	// copied there, so that the sandbox's uid can reach it and a later upgrade
@@ -63,8 +63,7 @@ type Options struct {
 type Launcher struct {
 	opt    Options
 	root   bool
-	binary string   // what is bound as the init
-	self   *os.File // the same file, held open: nobody can put another in its place
+	binary string // what is bound as the init
 	tier   tier
 	etc    []string
 	clock  proc.Clock
@@ -171,9 +170,7 @@ func machineCgroups(root string) (*cgroups, error) {
 	return c, c.prepare()
 }
 
-// placeBinary copies the binary to RunDir, if there is one, and holds it open.
-// Root executes it (package enter) by that descriptor: whoever may rename a directory
-// above it does not become root by doing so.
+// placeBinary copies the binary to RunDir, if there is one.
 func (l *Launcher) placeBinary() error {
 	if l.opt.Binary == "" {
 		return errors.New("the path of the init program is not known")
@@ -193,15 +190,12 @@ func (l *Launcher) placeBinary() error {
 			return fmt.Errorf("copy the init program to %s: %w", dir, err)
 		}
 	}
-	if l.self, err = os.Open(l.binary); err != nil {
+	st, err := os.Stat(l.binary)
+	if err != nil {
 		return fmt.Errorf("find the init program: %w", err)
 	}
-	st, err := l.self.Stat()
-	if err != nil {
-		return errors.Join(err, l.self.Close())
-	}
 	if owner := st.Sys().(*syscall.Stat_t).Uid; l.opt.RunDir != "" && (int(owner) != os.Geteuid() || st.Mode()&0o022 != 0) {
-		return errors.Join(fmt.Errorf("%w: the copied binary %s can be changed by others", ErrIsolation, l.binary), l.self.Close())
+		return fmt.Errorf("%w: the copied binary %s can be changed by others", ErrIsolation, l.binary)
 	}
 	return nil
 }
@@ -228,11 +222,6 @@ func copyBinary(binary, dir, name string) error {
 		return err
 	}
 	return os.Rename(to.Name(), name)
-}
-
-// executable is a path that leads to the held file.
-func (l *Launcher) executable() string {
-	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), l.self.Fd())
 }
 
 // credential is who a sandbox is outside.
@@ -355,11 +344,10 @@ func (l *Launcher) release(id string) {
 // Close ends the launcher and removes what New has made beside RunDir, as far
 // as no sandbox uses it. Sandboxes that run go on, and their Wait returns.
 func (l *Launcher) Close() error {
-	err := l.self.Close()
-	if l.groups != nil {
-		err = errors.Join(err, l.groups.close())
+	if l.groups == nil {
+		return nil
 	}
-	return err
+	return l.groups.close()
 }
 
 // blocked says in words why a user namespace may be refused here, or "". The

@@ -46,8 +46,8 @@ func TestDaemonsDieAtTheEnd(t *testing.T) {
 			t.Errorf("words: %q", b.Words())
 		}
 		if root {
-			if n := processesOf(t, testUID); n != 0 {
-				t.Errorf("%d processes are left", n)
+			if left := processesOf(t, testUID); len(left) > 0 {
+				t.Errorf("the processes %v are left", left)
 			}
 		}
 	})
@@ -146,7 +146,7 @@ func TestLauncherDies(t *testing.T) {
 			t.Fatal(err)
 		}
 		theirs.Close()
-		if _, err := io.ReadFull(out, make([]byte, len("started\n"))); err != nil {
+		if _, err := io.ReadFull(out, make([]byte, len("starts\nstarted\n"))); err != nil {
 			t.Fatalf("%v: %s", err, &errs)
 		}
 		if err := cmd.Process.Kill(); err != nil {
@@ -186,6 +186,116 @@ func TestLauncherDies(t *testing.T) {
 	})
 }
 
+// A launcher that is killed in the middle of a start leaves nothing outside of
+// the sandbox's cgroup, although the control stream is held.
+func TestLauncherDiesDuringStart(t *testing.T) {
+	if !root {
+		return
+	}
+	eachTier(t, func(t *testing.T) {
+		l := theLauncher(t)
+		work, exe := shared(t), l.opt.Binary
+		step := map[string]time.Duration{wire.TierBubblewrap: 4 * time.Millisecond, wire.TierGVisor: 60 * time.Millisecond}[tierOf(t)]
+		for i := range 12 {
+			ours, theirs, err := stream.Pair()
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := newID(t)
+			cmd := exec.Command(exe, "helper", "launch", id, runDir, cgroupRoot, work, tierOf(t), runsc())
+			cmd.ExtraFiles = []*os.File{theirs}
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			theirs.Close()
+			if _, err := io.ReadFull(out, make([]byte, len("starts\n"))); err != nil {
+				t.Fatal(err)
+			}
+			kill := time.AfterFunc(time.Duration(i)*step, func() { _ = cmd.Process.Kill() })
+			_ = cmd.Wait()
+			kill.Stop()
+			if err := l.Reap(deadline(t), id); err != nil {
+				t.Fatal(err)
+			}
+			// What waits for its word ends by itself.
+			for ctx := deadline(t); len(processesOf(t, testUID)) > 0; {
+				if ctx.Err() != nil {
+					t.Fatalf("%d: the processes %v are left", i, processesOf(t, testUID))
+				}
+			}
+			ours.Close()
+		}
+	})
+}
+
+// Without the word nothing is started, whatever the reason.
+func TestNothingStartsOutsideOfItsCgroup(t *testing.T) {
+	if !root {
+		return
+	}
+	eachTier(t, func(t *testing.T) {
+		l := theLauncher(t)
+		ours, theirs, err := stream.Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ours.Close()
+		defer theirs.Close()
+		s := testSpec(t, shared(t), theirs)
+		box := &Sandbox{l: l, id: s.ID, spec: s, uid: testUID, done: make(chan struct{}), group: l.groups.group(s.ID)} // which is not there
+		if _, err := l.spawn(box, testGID); err == nil || !strings.Contains(err.Error(), "into its cgroup") {
+			t.Errorf("%v", err)
+		}
+		select {
+		case <-box.exited: // nobody has killed it
+		case <-deadline(t).Done():
+			t.Error("it goes on")
+			box.strike()
+		}
+		if left := processesOf(t, testUID); len(left) > 0 || box.code == 137 {
+			t.Errorf("the processes %v are left, it ended with %d", left, box.code)
+		}
+		if err := box.clean(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Every process of a sandbox is in the group in all hierarchies, those of a
+// compartment are in that of the sandbox beside.
+func TestEveryProcessIsInTheGroup(t *testing.T) {
+	if !root {
+		return
+	}
+	eachTier(t, func(t *testing.T) {
+		b := start(t, nil)
+		b.must(t, leaveGroup)
+		if tierOf(t) == wire.TierBubblewrap {
+			b.beside(t, nil).must(t, leaveGroup)
+		}
+		all := processesOf(t, testUID)
+		if len(all) < 3 {
+			t.Errorf("only %v", all)
+		}
+		for _, f := range b.group.procs() {
+			list, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := strings.Fields(string(list))
+			for _, pid := range all {
+				if !slices.Contains(in, strconv.Itoa(pid)) {
+					t.Errorf("%d is not in %s", pid, f)
+				}
+			}
+		}
+	})
+}
+
 func helperLaunch(args []string) int {
 	exe, _ := os.Executable()
 	l, err := New(Options{
@@ -195,6 +305,7 @@ func helperLaunch(args []string) int {
 	if err == nil {
 		s := Spec{ID: args[0], Control: os.NewFile(3, "control"), Mounts: []Mount{{args[3], Workspace, true}}}
 		s.Limits.MemoryBytes = 256 << 20
+		fmt.Println("starts")
 		_, err = l.Start(context.Background(), s)
 	}
 	if err != nil {
@@ -288,8 +399,8 @@ func TestManyLeaveNothing(t *testing.T) {
 			t.Errorf("cgroups: %v %v", ids, err)
 		}
 		if root {
-			if n := processesOf(t, testUID); n != 0 {
-				t.Errorf("%d processes are left", n)
+			if left := processesOf(t, testUID); len(left) > 0 {
+				t.Errorf("the processes %v are left", left)
 			}
 		}
 		goleak.VerifyNone(t, ignore)
@@ -391,8 +502,8 @@ func TestOrdinaryUser(t *testing.T) {
 			t.Errorf("%+v", o)
 		}
 		if root {
-			if n := processesOf(t, testUID); n != 0 {
-				t.Errorf("%d processes are left", n)
+			if left := processesOf(t, testUID); len(left) > 0 {
+				t.Errorf("the processes %v are left", left)
 			}
 		}
 	})

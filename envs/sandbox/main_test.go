@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/wire"
@@ -44,15 +43,13 @@ var (
 	cgroupRoot = fmt.Sprintf("/inspect-test-%d", os.Getpid())
 )
 
-// TestMain lets the test binary be what the inspect binary is: the init, the
-// step before bubblewrap, and beyond that the helpers of these tests.
+// TestMain lets the test binary be what the inspect binary is, the init, and
+// beyond that the helpers of these tests.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "sandbox-init":
 			os.Exit(inside.Main(os.Args[2:]))
-		case enter.Word:
-			os.Exit(enter.Main(os.Args[2:]))
 		case "attempt":
 			os.Exit(attempt(os.Args[2:]))
 		case "client":
@@ -288,24 +285,25 @@ func (b box) must(t testing.TB, script string) string {
 	return r.out
 }
 
-// processesOf counts the host's processes of a uid, zombies left out.
-func processesOf(t testing.TB, uid int) (n int) {
+// processesOf is the host's processes of a uid, zombies left out.
+func processesOf(t testing.TB, uid int) (pids []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		if _, err := strconv.Atoi(e.Name()); err != nil {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
 			continue
 		}
 		b, err := os.ReadFile("/proc/" + e.Name() + "/status")
 		if err == nil && strings.Contains(string(b), fmt.Sprintf("\nUid:\t%d\t", uid)) &&
 			!strings.Contains(string(b), "\nState:\tZ") && !strings.Contains(string(b), "\nState:\tX") {
-			n++
+			pids = append(pids, pid)
 		}
 	}
-	return n
+	return pids
 }
 
 func leftCgroups() []string {
@@ -328,6 +326,8 @@ func helper(args []string) int {
 		return helperLaunch(args[1:])
 	case "serve":
 		return helperServe(args[1:])
+	case "join":
+		return helperJoin(args[1:])
 	case "ordinary":
 		return helperOrdinary(args[1:])
 	}

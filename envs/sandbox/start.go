@@ -13,10 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"inspect/envs/proc"
-	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/forward"
 	"inspect/envs/sandbox/inside"
 )
@@ -132,11 +129,40 @@ func (l *Launcher) initArgs(s Spec) []string {
 // starting is a sandbox that does not stand yet.
 type starting struct {
 	argv  []string
+	stdin *os.File   // nil: nothing
 	files []*os.File // the program's descriptors from 3 on
 	lent  int        // how many of the first ones are not ours to close
+	gate  *gate      // nil: the program knows none
 	ready *os.File   // the init's word comes here
 	heard bool       // and it is the box's now
 	info  *os.File   // what bubblewrap says; nil for others
+}
+
+// gate is our end of a pipe on which a program waits for a word before it starts
+// anything, so that it can be put into its cgroup. Without the word, when this
+// process has ended, it starts nothing and ends. (The first version of cgroups
+// cannot start a process in a group.)
+type gate struct {
+	*os.File
+	word []byte
+}
+
+func newGate(word []byte) (in *os.File, g *gate, err error) {
+	r, w, err := os.Pipe()
+	return r, &gate{w, word}, err
+}
+
+// open lets the program go on. If it has ended, its own words will say why.
+func (g *gate) open() {
+	_, _ = g.Write(g.word)
+	g.Close()
+}
+
+// hold gives a program that knows no gate one: a shell that waits and becomes it.
+func (st *starting) hold() (err error) {
+	st.argv = append([]string{"/bin/sh", "-c", `read -r _ && exec "$@" </dev/null`, "sh"}, st.argv...)
+	st.stdin, st.gate, err = newGate([]byte("\n"))
+	return err
 }
 
 // handed closes what the program has now.
@@ -145,10 +171,14 @@ func (st *starting) handed() {
 		f.Close()
 	}
 	st.files, st.lent = nil, 0
+	st.stdin.Close()
 }
 
 func (st *starting) close() {
 	st.handed()
+	if st.gate != nil {
+		st.gate.Close()
+	}
 	if st.ready != nil && !st.heard {
 		st.ready.Close()
 	}
@@ -164,11 +194,12 @@ func (st *starting) word() bool {
 	return err == nil && string(word) == inside.Ready
 }
 
-// spawn starts the tier's program, as root through enter. What it starts shares
-// no descriptor with us but those named here, no environment and no terminal.
-func (l *Launcher) spawn(box *Sandbox, gid int) (st *starting, err error) {
+// spawn starts the tier's program as the box's user, and lets it go on when it
+// is in its cgroup. It shares no descriptor with us but those named here, nothing
+// of our environment and no terminal.
+func (l *Launcher) spawn(box *Sandbox, gid int) (_ *starting, err error) {
 	box.made = true
-	st, err = l.tier.prepare(box, gid, l.initArgs(box.spec))
+	st, err := l.tier.prepare(box, gid, l.initArgs(box.spec))
 	if err != nil {
 		return nil, err
 	}
@@ -177,6 +208,11 @@ func (l *Launcher) spawn(box *Sandbox, gid int) (st *starting, err error) {
 			st.close()
 		}
 	}()
+	if st.gate == nil {
+		if err := st.hold(); err != nil {
+			return nil, err
+		}
+	}
 	var readyW *os.File
 	if st.ready, readyW, err = os.Pipe(); err != nil {
 		return nil, err
@@ -187,36 +223,46 @@ func (l *Launcher) spawn(box *Sandbox, gid int) (st *starting, err error) {
 		return nil, err
 	}
 	defer errW.Close()
-	program, argv, env := st.argv[0], st.argv, []string{}
-	if l.root {
-		program = l.executable()
-		step := []string{l.binary, enter.Word, "--uid", strconv.Itoa(box.uid), "--gid", strconv.Itoa(gid)}
-		join := box.group
-		if box.beside != nil {
-			step = append(step, "--net", besideFD)
-			if l.groups != nil {
-				join = l.groups.group(box.spec.Beside)
-			}
-		}
-		if join != nil {
-			for _, f := range join.procs() {
-				step = append(step, "--procs", f)
-			}
-		}
-		argv = append(append(step, "--"), argv...)
-		env = []string{"GOMAXPROCS=1"} // of the step alone: it does one thing after the other
-	}
 	cmd := &exec.Cmd{
-		Path: program, Args: argv, Dir: "/", Env: env,
+		Path: st.argv[0], Args: st.argv, Dir: "/", Env: []string{},
 		Stdout: readyW, Stderr: errW, ExtraFiles: st.files,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	if err := cmd.Start(); err != nil {
+	if st.stdin != nil {
+		cmd.Stdin = st.stdin
+	}
+	if l.root {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(box.uid), Gid: uint32(gid)}
+	}
+	start := func() error {
+		if err := cmd.Start(); err != nil {
+			return fmt.Errorf("execute %s: %w", cmd.Path, err)
+		}
+		return nil
+	}
+	in := box.group
+	if box.beside == nil {
+		err = start()
+	} else {
+		err = inNetworkOf(box.beside, start)
+		if l.groups != nil {
+			in = l.groups.group(box.spec.Beside)
+		}
+	}
+	if err != nil {
 		errR.Close()
-		return nil, fmt.Errorf("execute %s: %w", program, err)
+		return nil, err
 	}
 	st.handed()
+	if in != nil {
+		// Before anybody waits for it: should it have ended, its number is still its own.
+		err = in.join(cmd.Process.Pid)
+	}
 	box.begin(cmd, errR)
+	if err != nil {
+		return nil, err
+	}
+	st.gate.open()
 	return st, nil
 }
 
@@ -289,9 +335,6 @@ func (box *Sandbox) startFailed() error {
 	}
 	if hint := blocked("/proc/sys"); hint != "" {
 		return fmt.Errorf("%w: %s (%s)", ErrIsolation, hint, said)
-	}
-	if strings.Contains(said, enter.JoinFailed) && strings.Contains(said, unix.EPERM.Error()) {
-		return fmt.Errorf("%w: joining the network of the sandbox beside takes the capabilities SYS_ADMIN and SYS_PTRACE, which this process lacks (%s)", ErrIsolation, said)
 	}
 	if err := box.l.tier.refuses(said); err != nil {
 		return err

@@ -23,23 +23,16 @@ import (
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
 	"inspect/envs/sandbox/dialer"
-	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/spec"
 	"inspect/envs/wire"
 )
 
-// TestMain lets the test binary be the sandbox's init and the step before
-// bubblewrap.
+// TestMain lets the test binary be the sandbox's init.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 {
-		switch os.Args[1] {
-		case "sandbox-init":
-			os.Exit(inside.Main(os.Args[2:]))
-		case enter.Word:
-			os.Exit(enter.Main(os.Args[2:]))
-		}
+	if len(os.Args) > 1 && os.Args[1] == "sandbox-init" {
+		os.Exit(inside.Main(os.Args[2:]))
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"inspect/envs/sandbox"
-	"inspect/envs/sandbox/enter"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/wire"
@@ -49,13 +48,8 @@ var (
 
 // Main is for TestMain: it lets the test binary be the init of the sandboxes.
 func Main(m *testing.M) {
-	if len(os.Args) > 1 {
-		switch os.Args[1] {
-		case "sandbox-init":
-			os.Exit(inside.Main(os.Args[2:]))
-		case enter.Word:
-			os.Exit(enter.Main(os.Args[2:]))
-		}
+	if len(os.Args) > 1 && os.Args[1] == "sandbox-init" {
+		os.Exit(inside.Main(os.Args[2:]))
 	}
 	os.Exit(run(m))
 }
