@@ -216,7 +216,8 @@ func TestSecretsOfTheSandboxBeside(t *testing.T) {
 		t.Log("only root has compartments; TestOrdinaryUser sees that others are told")
 		return
 	}
-	agent := start(t, nil)
+	// Looking at memory gives memory to whom it is looked at.
+	agent := start(t, func(s *Spec) { s.Limits.MemoryBytes = 2 << 30 })
 	service := agent.beside(t, nil)
 	search := func(from box, canary string, port int) result {
 		return from.exec(t, stream.Exec{Argv: []string{
