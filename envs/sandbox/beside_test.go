@@ -267,7 +267,7 @@ func TestCompartmentIsBoundBySandboxBeside(t *testing.T) {
 	}
 	agent := start(t, func(s *Spec) { s.Limits.Pids = 60 })
 	limit := func() string {
-		b, err := os.ReadFile(filepath.Join(agent.group.dir(agent.group.c.mounts()[1]), "pids.max"))
+		b, err := os.ReadFile(agent.group.pidsMax())
 		if err != nil {
 			t.Fatal(err)
 		}

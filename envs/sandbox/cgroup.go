@@ -205,13 +205,19 @@ func (g *group) limit(l wire.Limits) error {
 	return nil
 }
 
+// pidsMax is the file with the limit of processes.
+func (g *group) pidsMax() string {
+	mount := g.c.v1["pids"]
+	if g.c.isV2() {
+		mount = g.c.unified
+	}
+	return filepath.Join(g.dir(mount), "pids.max")
+}
+
 // raisePids adds n to the limit of processes, if there is one and the group is
 // still there.
 func (g *group) raisePids(n int64) error {
-	file := filepath.Join(g.dir(g.c.v1["pids"]), "pids.max")
-	if g.c.isV2() {
-		file = filepath.Join(g.dir(g.c.unified), "pids.max")
-	}
+	file := g.pidsMax()
 	b, err := os.ReadFile(file)
 	if err == nil {
 		now, perr := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
