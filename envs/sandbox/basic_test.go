@@ -1,7 +1,9 @@
 package sandbox
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -276,6 +278,21 @@ func TestVersion(t *testing.T) {
 			t.Errorf("%q: %v", in, err)
 		}
 	}
+}
+
+// What make setup builds starts gVisor's processes once. gVisor's own program would
+// start them anew, with options that say what is done already.
+func TestGVisorStartsOnce(t *testing.T) {
+	t.Run(wire.TierGVisor, func(t *testing.T) {
+		box := start(t, nil)
+		pids := childrenOf(box.cmd.Process.Pid)
+		for _, name := range []string{"runsc-sandbox", "runsc-gofer"} {
+			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pids[name]))
+			if err != nil || bytes.Contains(line, []byte("setup-root=false")) {
+				t.Errorf("%s: %q %v", name, bytes.ReplaceAll(line, []byte{0}, []byte{' '}), err)
+			}
+		}
+	})
 }
 
 // How long a sandbox takes from Start to nothing left, with `true` in it, and

@@ -13,10 +13,12 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -42,6 +44,7 @@ func main() {
 	// gVisor leaves its kernel capabilities over files. The files of a sandbox are
 	// its user's, who the kernel is: it needs none.
 	*sentrycmd.DirectfsSandboxLinuxCaps = specs.LinuxCapabilities{}
+	startWithoutCollecting()
 	switch {
 	case slices.Contains(os.Args, "boot"):
 		useFilter()
@@ -52,6 +55,16 @@ func main() {
 	cli.Run(nil, map[util.SubCommand]string{
 		new(cmd.Run): "", new(sentrycmd.Boot): "", new(cmd.Gofer): "", new(sentrycmd.Umount): "",
 	}, nil)
+}
+
+// startWithoutCollecting leaves garbage where it is for the first two seconds, in
+// which each of the processes makes a few megabytes of it and no more than 64.
+func startWithoutCollecting() {
+	percent, most := debug.SetGCPercent(-1), debug.SetMemoryLimit(64<<20)
+	time.AfterFunc(2*time.Second, func() {
+		debug.SetGCPercent(percent)
+		debug.SetMemoryLimit(most)
+	})
 }
 
 // withoutWait removes the option to wait for the user of a new namespace, and with
