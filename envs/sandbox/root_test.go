@@ -72,7 +72,9 @@ func must(t *testing.T, err error) {
 
 // A sandbox with an image has the image's files and none of the host's, and
 // what a sandbox always has stands before what the image has there.
-func TestImage(t *testing.T) {
+func TestImage(t *testing.T) { eachTier(t, testImage) }
+
+func testImage(t *testing.T) {
 	tree := imageTree(t, "dash", "cat", "touch")
 	for name, body := range map[string]string{
 		"etc/os-release": "ID=image\n", "etc/passwd": "root:evil\n", "opt/tool/bin/x": "x\n", "var/lib/data": "old\n", "srv/here": "y\n", "run/inspect/init": "evil\n",
@@ -108,15 +110,15 @@ func TestImage(t *testing.T) {
 		must(t, err)
 		return out.String()
 	}
-	for line, want := range map[string]string{
-		"cat /etc/os-release /opt/tool/bin/x /srv/here /up/os-release": "ID=image\nx\ny\nID=image\n",
-		"cat /var/lib/data /home/other/file":                           "old\nz\n",
-		"echo /workspace/* /home/agent/.p* /tmp/*":                     "/workspace/* /home/agent/.p* /tmp/*\n",
-		"echo gone >/dev/null; echo $?":                                "0\n",
-		"touch /workspace/a /tmp/b /home/agent/c /var/tmp/d; echo $?":  "0\n",
+	for _, c := range []struct{ line, want string }{
+		{"cat /etc/os-release /opt/tool/bin/x /srv/here /up/os-release", "ID=image\nx\ny\nID=image\n"},
+		{"cat /var/lib/data /home/other/file", "old\nz\n"},
+		{"echo /workspace/* /home/agent/.p* /tmp/*", "/workspace/* /home/agent/.p* /tmp/*\n"},
+		{"echo gone >/dev/null; echo $?", "0\n"},
+		{"touch /workspace/a /tmp/b /home/agent/c /var/tmp/d; echo $?", "0\n"}, // after the line that finds nothing
 	} {
-		if got := run(line); got != want {
-			t.Errorf("%s: %q, want %q", line, got, want)
+		if got := run(c.line); got != c.want {
+			t.Errorf("%s: %q, want %q", c.line, got, c.want)
 		}
 	}
 	for _, line := range []string{"touch /x", "touch /etc/x", "touch /srv/x", "touch /opt/tool/bin/x", "touch /var/lib/x", "cat /etc/ssl/openssl.cnf", "[ -e /usr/share ]", "[ -e /sys/kernel ]"} {
