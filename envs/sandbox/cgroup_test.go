@@ -206,7 +206,7 @@ func TestBlocked(t *testing.T) {
 
 // Where it is said which version this machine has, that is the one that is used.
 func TestVersionOfCgroups(t *testing.T) {
-	want := os.Getenv("INSPECT_TEST_CGROUPS") // by make test-cgroup2
+	want := os.Getenv(cgroupsEnv) // by make test-cgroup2
 	if want == "" {
 		want = "1"
 		if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {

@@ -367,5 +367,9 @@ func blocked(settings string) string {
 	return ""
 }
 
-// startTimeout is how long a sandbox may take to stand; 12 ms is usual.
-const startTimeout = 30 * time.Second
+// Times are variables for tests on a machine that is emulated.
+var (
+	startTimeout = 30 * time.Second // for a sandbox to stand
+	probeTimeout = 30 * time.Second
+	cleanTimeout = 30 * time.Second // for the removal of an ended sandbox
+)

@@ -519,7 +519,7 @@ func helperOrdinary(args []string) int {
 }
 
 func ordinaryUser(dir, tier, runsc string, o *ordinary) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience(40*time.Second))
 	defer cancel()
 	exe, err := os.Executable()
 	if err != nil {

@@ -74,6 +74,9 @@ func run(m *testing.M) int {
 	if err := os.Setenv(testUserEnv, strconv.Itoa(testUID)); err != nil {
 		panic(err)
 	}
+	if slowness > 1 {
+		startTimeout, probeTimeout, cleanTimeout = patience(startTimeout), patience(probeTimeout), patience(cleanTimeout)
+	}
 	code := m.Run()
 	if root {
 		if left := leftCgroups(); len(left) > 0 {
@@ -229,7 +232,7 @@ func start(t testing.TB, change func(*Spec)) box {
 	b := box{sb, stream.NewClient(ours), work}
 	t.Cleanup(func() {
 		_ = b.Client.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience(30*time.Second))
 		defer cancel()
 		if err := sb.Kill(ctx); err != nil {
 			t.Error(err)
@@ -241,9 +244,18 @@ func start(t testing.TB, change func(*Spec)) box {
 	return b
 }
 
+// slowness is how much longer things may take: the machine of make test-cgroup2
+// is emulated.
+var slowness = map[bool]time.Duration{false: 1, true: 20}[os.Getenv(cgroupsEnv) == "2"]
+
+func patience(d time.Duration) time.Duration { return d * slowness }
+
+// cgroupsEnv says which version of cgroups this machine has.
+const cgroupsEnv = "INSPECT_TEST_CGROUPS"
+
 // deadline bounds what a test waits for.
 func deadline(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience(3*time.Minute))
 	t.Cleanup(cancel)
 	return ctx
 }

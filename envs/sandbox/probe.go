@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"strings"
-	"time"
 
 	"inspect/envs/proc"
 	"inspect/envs/sandbox/stream"
@@ -18,8 +17,6 @@ type Probe struct {
 	Tier   string // "bubblewrap 0.8.0"
 	Limits string // see Launcher.Limits
 }
-
-const probeTimeout = 30 * time.Second
 
 // Probe runs a few commands in a sandbox with everything a session's has. An
 // error says what is missing and how to get it. (gVisor of Debian 12 answers to

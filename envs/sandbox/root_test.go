@@ -104,7 +104,7 @@ func testImage(t *testing.T) {
 	run := func(line string) string {
 		t.Helper()
 		var out bytes.Buffer
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience(30*time.Second))
 		defer cancel()
 		_, err := c.Run(ctx, stream.Exec{Argv: []string{"dash", "-c", line}, Stdout: &out, Stderr: &out})
 		must(t, err)

@@ -245,7 +245,7 @@ func TestTheGroupEndsWithItsLeader(t *testing.T) {
 		b := start(t, nil)
 		begun := time.Now()
 		r := b.sh(t, "sleep 1000 & "+leaveGroup+"echo done")
-		if r.out != "done\n" || time.Since(begun) > 20*time.Second {
+		if r.out != "done\n" || time.Since(begun) > patience(20*time.Second) {
 			t.Errorf("%q after %s", r.out, time.Since(begun))
 		}
 		ctx := deadline(t)
@@ -360,7 +360,7 @@ func TestDiscard(t *testing.T) {
 		}
 		defer sb.Wait()
 		defer ours.Close()
-		_ = ours.SetDeadline(time.Now().Add(30 * time.Second))
+		_ = ours.SetDeadline(time.Now().Add(patience(30 * time.Second)))
 		send := func(b []byte) {
 			t.Helper()
 			if _, err := ours.Write(b); err != nil {

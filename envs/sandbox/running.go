@@ -46,9 +46,6 @@ type Sandbox struct {
 	done     chan struct{} // closed when nothing is left; then end and words are set
 }
 
-// cleanTimeout is how long the removal of an ended sandbox may take.
-const cleanTimeout = 30 * time.Second
-
 // ID is the sandbox's name.
 func (box *Sandbox) ID() string { return box.id }
 
