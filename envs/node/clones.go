@@ -61,13 +61,58 @@ func (n *Node) restore(ctx context.Context, uid int, grant string) (wire.Restore
 	} else if err != nil {
 		return wire.RestoreReply{}, err
 	}
-	c, err = n.o.Store.Restore(ctx, snapshot.SnapshotID(g.Snapshot), id, g.Limits.DiskBytes)
+	if g.Fork == nil {
+		c, err = n.o.Store.Restore(ctx, snapshot.SnapshotID(g.Snapshot), id, g.Limits.DiskBytes)
+	} else {
+		c, err = n.fork(ctx, g, id)
+	}
 	if err != nil {
 		return wire.RestoreReply{}, err
 	}
 	d := n.clock.Now().Sub(begun)
 	n.log.Info("restored", "clone", id.String(), "snapshot", g.Snapshot, "existed", c.Existed, "duration", d)
 	return wire.RestoreReply{Commit: c.Commit, Store: n.o.Store.Name(), Tier: n.probe.Tier, Limits: n.probe.Limits, Duration: d}, nil
+}
+
+// fork makes a clone of what another was after a turn.
+func (n *Node) fork(ctx context.Context, g wire.Grant, id snapshot.CloneID) (snapshot.Clone, error) {
+	from := snapshot.CloneID{Session: g.Fork.Session, Generation: g.Fork.Generation, Purpose: wire.PurposeWork}
+	if err := from.Check(); err != nil {
+		return snapshot.Clone{}, err
+	}
+	if id.Purpose != wire.PurposeWork || from == id || g.Fork.Turn < 1 {
+		return snapshot.Clone{}, badRequest("only a clone for work is made of a turn, and of another clone's")
+	}
+	return n.o.Store.Fork(ctx, from, g.Fork.Turn, id, g.Limits.DiskBytes)
+}
+
+// MaxTurns is how many turns of one clone are kept: what each has changed stays
+// on the disk until the clone is discarded.
+const MaxTurns = 20
+
+// keepTurn obeys a grant with the verb turn.
+func (n *Node) keepTurn(ctx context.Context, uid int, r wire.TurnRequest) error {
+	_, id, err := n.open(r.Grant, wire.VerbTurn, uid)
+	if err != nil {
+		return err
+	}
+	if id.Purpose != wire.PurposeWork || r.Turn < 1 {
+		return badRequest("turns are of clones for work, and counted from 1")
+	}
+	if r.Turn > MaxTurns {
+		return refuse("too_large", fmt.Sprintf("of one attempt the first %d turns are kept, this is turn %d", MaxTurns, r.Turn))
+	}
+	unlock, err := n.ids.lock(ctx, id.String())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	begun := n.clock.Now()
+	if err := n.o.Store.KeepTurn(ctx, id, r.Turn); err != nil {
+		return err
+	}
+	n.log.Info("kept a turn", "clone", id.String(), "turn", r.Turn, "duration", n.clock.Now().Sub(begun))
+	return nil
 }
 
 // discardGranted obeys a grant with the verb discard.
@@ -271,7 +316,7 @@ func (n *Node) startGranted(ctx context.Context, uid int, line []byte, files []*
 	if err != nil {
 		return "", nil, fmt.Errorf("a sandbox needs its clone restored first: %w", err)
 	}
-	if string(c.Snapshot) != g.Snapshot {
+	if g.Fork == nil && string(c.Snapshot) != g.Snapshot {
 		return "", nil, badRequest("the clone was made from another snapshot than the grant names")
 	}
 	if req.Beside != "" {

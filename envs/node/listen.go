@@ -69,6 +69,13 @@ func (n *Node) listen() (*server, error) {
 		}
 		return n.restore(ctx, uid, r.Grant)
 	}))
+	mux.HandleFunc("POST /turn", s.handle(func(ctx context.Context, uid int, body []byte) (any, error) {
+		var r wire.TurnRequest
+		if err := json.Unmarshal(body, &r); err != nil {
+			return nil, badRequest("the request is not JSON")
+		}
+		return struct{}{}, n.keepTurn(ctx, uid, r)
+	}))
 	mux.HandleFunc("POST /discard", s.handle(func(ctx context.Context, uid int, body []byte) (any, error) {
 		var r wire.DiscardRequest
 		if err := json.Unmarshal(body, &r); err != nil {
@@ -230,7 +237,7 @@ func (s *server) handle(verb func(ctx context.Context, uid int, body []byte) (an
 
 func writeError(w http.ResponseWriter, e *wire.Error) {
 	status, ok := map[string]int{
-		"unauthorized": 401, "not_found": 404, "bad_request": 400, "too_large": 413, "busy": 409, "no_space": 507,
+		"unauthorized": 401, "not_found": 404, "bad_request": 400, "too_large": 413, "busy": 409, "no_space": 507, "unsupported": 501,
 	}[e.Code]
 	if !ok {
 		status = http.StatusServiceUnavailable

@@ -280,6 +280,45 @@ func (m *mirrors) has(ctx context.Context, repository int64, commit string) bool
 	return err == nil
 }
 
+// Drift counts the commits on the way from one commit to another, both ways. A
+// commit that is not in the mirror, because its history was rewritten before it
+// was ever fetched here or because it was collected, has nothing in common.
+func (m *mirrors) Drift(ctx context.Context, repository int64, since, commit string) (wire.Drift, error) {
+	if !commitPattern.MatchString(since) || !commitPattern.MatchString(commit) {
+		return wire.Drift{}, errors.New("it is not a full commit id")
+	}
+	if since == commit {
+		return wire.Drift{}, nil
+	}
+	ctx, cancel := proc.WithTimeout(ctx, m.clock, driftTime)
+	defer cancel()
+	p := m.path(repository)
+	for _, args := range [][]string{{"cat-file", "-e", since + "^{commit}"}, {"merge-base", since, commit}} {
+		_, err := m.git(ctx, p, nil, args...)
+		var exit *proc.ExitError
+		if errors.As(err, &exit) && exit.Result.Signal == "" && ctx.Err() == nil {
+			return wire.Drift{Unrelated: true}, nil
+		}
+		if err != nil {
+			return wire.Drift{}, err
+		}
+	}
+	var d wire.Drift
+	for _, c := range []struct {
+		to        *int
+		has, lack string
+	}{{&d.Commits, commit, since}, {&d.Behind, since, commit}} {
+		res, err := m.git(ctx, p, nil, "rev-list", "--count", "--max-count="+strconv.Itoa(wire.MaxDrift), c.has, "^"+c.lack)
+		if err == nil {
+			*c.to, err = strconv.Atoi(strings.TrimSpace(string(res.Stdout)))
+		}
+		if err != nil {
+			return wire.Drift{}, err
+		}
+	}
+	return d, nil
+}
+
 func (m *mirrors) keep(ctx context.Context, repository int64, commit string) error {
 	_, err := m.git(ctx, m.path(repository), nil, "update-ref", "refs/inspect/commits/"+commit, commit)
 	return err
@@ -338,6 +377,7 @@ func gitSettings(base *url.URL, token string) []string {
 // Bounds of what is done in a mirror.
 const (
 	fetchTime  = time.Hour
+	driftTime  = 2 * time.Minute
 	mirrorSize = 64 << 30 // of one file, bytes
 	mirrorRAM  = 16 << 30 // address space: packs are mapped into it
 )

@@ -78,6 +78,7 @@ type Options struct {
 	Expose        []string // host directories shown in sandboxes whose bin is put on PATH
 
 	MinFree      int64         // bytes; below it nothing is restored or refreshed. Default 1 GiB; negative: no floor
+	MaxFill      float64       // share of the store's filesystem or pool above which nothing is. Default 0.80; negative: no bound
 	Grace        time.Duration // age under which nothing is collected; default 10 min
 	CollectEvery time.Duration // default 1 min
 	StateEvery   time.Duration // default 10 s
@@ -130,6 +131,8 @@ func New(o Options) (*Node, error) {
 		return nil, errors.New("node daemon: no snapshot store or no sandbox launcher was given")
 	case os.Geteuid() == 0 && (o.SandboxUID <= 0 || o.SandboxGID <= 0):
 		return nil, errors.New("node daemon: the sandbox's uid and gid must be those of an unprivileged account")
+	case o.MaxFill > 1:
+		return nil, fmt.Errorf("node daemon: the store cannot be more than full: a bound of %v is above 1", o.MaxFill)
 	}
 	if o.GitBase == "" {
 		o.GitBase = "https://github.com"
@@ -140,6 +143,9 @@ func New(o Options) (*Node, error) {
 	}
 	if o.MinFree == 0 {
 		o.MinFree = 1 << 30
+	}
+	if o.MaxFill == 0 {
+		o.MaxFill = 0.80
 	}
 	if o.EgressUID == 0 {
 		o.EgressUID, o.EgressGID = o.SandboxUID+2, o.SandboxGID+2
@@ -305,7 +311,7 @@ func (n *Node) state(ctx context.Context) (wire.NodeState, error) {
 	}
 	s := wire.NodeState{
 		Node: n.o.Name, Instance: n.instance, Version: wire.Version, Store: n.o.Store.Name(), Tier: n.probe.Tier, Limits: n.probe.Limits,
-		FreeBytes: sp.Free, Clones: []wire.Clone{}, Snapshots: []string{}, Work: []int64{},
+		FreeBytes: sp.Free, TotalBytes: sp.Total, Refuses: n.refuses(sp), Clones: []wire.Clone{}, Snapshots: []string{}, Work: []int64{},
 	}
 	n.mu.Lock()
 	for id := range n.working {

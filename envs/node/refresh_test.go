@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -371,6 +372,53 @@ func TestMirrorFetches(t *testing.T) {
 				t.Errorf("%s is still there", p)
 			}
 		}
+	}
+}
+
+// A fetch says how far the commit is from a snapshot's.
+func TestFetchCountsTheDrift(t *testing.T) {
+	w, _ := newFakeWorld(t)
+	since := w.git.head()
+	fetch := func(branch, since, commit string) *wire.Drift {
+		t.Helper()
+		remote := w.refreshWork(0, "").Refresh.Remote
+		remote.Branch = branch
+		w.plane.give(wire.Work{ID: 1, Kind: wire.WorkFetch, Fetch: &wire.FetchWork{Remote: remote, Commit: commit, Since: since}})
+		r := <-w.plane.results
+		if !r.OK {
+			t.Fatalf("fetch: %s", r.Words)
+		}
+		return r.Drift
+	}
+	if d := fetch("main", "", since); d != nil {
+		t.Errorf("nobody asked: %+v", d)
+	}
+	// Two more on the branch; a rewritten branch that leaves them out; one that
+	// has nothing to do with it.
+	for i := range 2 {
+		w.git.commit("main", map[string]string{"x": strconv.Itoa(i)})
+	}
+	later := w.git.head()
+	w.git.run(w.git.repo, "update-ref", "refs/heads/rewritten", since)
+	rewritten := w.git.commit("rewritten", map[string]string{"y": "z"})
+	other := w.git.commit("other", map[string]string{"z": "z"})
+	for _, c := range []struct {
+		name, branch, since, commit string
+		want                        wire.Drift
+	}{
+		{"the same", "main", since, since, wire.Drift{}},
+		{"forward", "main", since, later, wire.Drift{Commits: 2}},
+		{"back", "main", later, since, wire.Drift{Behind: 2}},
+		{"rewritten", "rewritten", later, rewritten, wire.Drift{Commits: 1, Behind: 2}},
+		{"unrelated", "other", later, other, wire.Drift{Unrelated: true}},
+		{"never seen", "main", strings.Repeat("0a", 20), later, wire.Drift{Unrelated: true}},
+	} {
+		if got := fetch(c.branch, c.since, c.commit); got == nil || *got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+	if d := fetch("main", "--all", later); d != nil {
+		t.Errorf("since what is no commit: %+v", d)
 	}
 }
 

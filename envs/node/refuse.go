@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"inspect/envs/snapshot"
 	"inspect/envs/wire"
@@ -29,6 +30,8 @@ func asError(err error) *wire.Error {
 		return refuse("not_found", err.Error())
 	case errors.Is(err, snapshot.ErrNoSpace):
 		return refuse("no_space", err.Error())
+	case errors.Is(err, snapshot.ErrUnsupported):
+		return refuse("unsupported", err.Error())
 	case errors.Is(err, snapshot.ErrExists), errors.Is(err, snapshot.ErrForeign):
 		return refuse("busy", err.Error())
 	case errors.Is(err, context.Canceled):
@@ -40,19 +43,32 @@ func asError(err error) *wire.Error {
 // admission says no when the store is nearly full, while there is still room
 // for the sandboxes that run.
 func (n *Node) admission(ctx context.Context) error {
-	if n.o.MinFree < 0 {
-		return nil
-	}
 	sp, err := n.o.Store.Space(ctx)
 	if err != nil {
 		return err
 	}
-	if sp.Free < n.o.MinFree {
-		return refuse("no_space", fmt.Sprintf("node %s has %s free, less than its floor of %s: free some disk or lower the floor",
-			n.o.Name, mebibytes(sp.Free), mebibytes(n.o.MinFree)))
+	if words := n.refuses(sp); words != "" {
+		return refuse("no_space", words)
 	}
 	return nil
 }
+
+// refuses says why nothing is restored or refreshed with that much space;
+// empty: it is.
+func (n *Node) refuses(sp snapshot.Space) string {
+	used := sp.Total - sp.Free
+	switch {
+	case n.o.MinFree > 0 && sp.Free < n.o.MinFree:
+		return fmt.Sprintf("node %s has %s free, less than its floor of %s: free some disk or lower the floor",
+			n.o.Name, mebibytes(sp.Free), mebibytes(n.o.MinFree))
+	case n.o.MaxFill > 0 && float64(used) > n.o.MaxFill*float64(sp.Total):
+		return fmt.Sprintf("node %s is %d %% full, nothing is restored above %d %%: free some disk or raise the bound; %s of %s are used",
+			n.o.Name, percent(float64(used)/float64(sp.Total)), percent(n.o.MaxFill), mebibytes(used), mebibytes(sp.Total))
+	}
+	return ""
+}
+
+func percent(share float64) int { return int(math.Round(100 * share)) }
 
 func mebibytes(b int64) string {
 	if b >= 10<<30 {

@@ -18,6 +18,7 @@ import (
 
 	"inspect/envs/node/dial"
 	"inspect/envs/sandbox/stream"
+	"inspect/envs/snapshot"
 	"inspect/envs/wire"
 )
 
@@ -265,6 +266,58 @@ func TestFullDiskRefusesWithWords(t *testing.T) {
 	w.plane.give(w.refreshWork(1, "snap-2"))
 	if r := <-w.plane.results; r.OK || !strings.Contains(r.Words, "floor") {
 		t.Errorf("refresh below the floor: %+v", r)
+	}
+}
+
+// sized is a store of another size than it has.
+type sized struct {
+	snapshot.Store
+	space snapshot.Space
+}
+
+func (s sized) Space(context.Context) (snapshot.Space, error) { return s.space, nil }
+
+// Above its bound a node restores and refreshes nothing, and says so before it
+// is asked.
+func TestFullPoolRefusesWithWords(t *testing.T) {
+	for name, c := range map[string]struct {
+		fill float64
+		free int64
+		want string // of 1000 GiB
+	}{
+		"default":      {0, 170, "node node-1 is 83 % full, nothing is restored above 80 %"},
+		"at the bound": {0, 200, ""},
+		"higher":       {0.9, 170, ""},
+		"lower":        {0.5, 400, "60 % full, nothing is restored above 50 %"},
+		"none":         {-1, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, f := newFakeWorld(t, func(o *nodeOptions) {
+				o.MaxFill, o.Store = c.fill, sized{o.Store, snapshot.Space{Total: 1000 << 30, Free: c.free << 30}}
+			})
+			f.publish("snap-1")
+			_, err := dial.Restore(t.Context(), w.socket, w.grant("s1", wire.PurposeWork, "snap-1"))
+			if refused := code(err) == "no_space" && strings.Contains(err.Error(), c.want); c.want == "" && err != nil || c.want != "" && !refused {
+				t.Errorf("restore: %v", err)
+			}
+			until(t, "its state is told", func() bool {
+				w.plane.mu.Lock()
+				defer w.plane.mu.Unlock()
+				return len(w.plane.states) > 0
+			})
+			w.plane.mu.Lock()
+			s := w.plane.states[len(w.plane.states)-1]
+			w.plane.mu.Unlock()
+			if s.TotalBytes != 1000<<30 || s.FreeBytes != c.free<<30 || (s.Refuses == "") != (c.want == "") || !strings.Contains(s.Refuses, c.want) {
+				t.Errorf("state: %d of %d free, refuses %q", s.FreeBytes, s.TotalBytes, s.Refuses)
+			}
+			if c.want != "" {
+				w.plane.give(w.refreshWork(1, "snap-2"))
+				if r := <-w.plane.results; r.OK || !strings.Contains(r.Words, c.want) {
+					t.Errorf("refresh: %+v", r)
+				}
+			}
+		})
 	}
 }
 

@@ -106,7 +106,7 @@ func (n *Node) do(ctx context.Context, w wire.Work) {
 		}
 		defer unlock()
 	}
-	offer, err := n.perform(ctx, w)
+	offer, drift, err := n.perform(ctx, w)
 	if ctx.Err() != nil {
 		return
 	}
@@ -127,7 +127,7 @@ func (n *Node) do(ctx context.Context, w wire.Work) {
 		}
 		return
 	}
-	result := wire.WorkResult{OK: err == nil}
+	result := wire.WorkResult{OK: err == nil, Drift: drift}
 	if err != nil {
 		result.Words = redact.Tail(n.redactor.String(err.Error()), maxWords)
 		log.Warn("work failed", "error", result.Words)
@@ -139,22 +139,42 @@ func (n *Node) do(ctx context.Context, w wire.Work) {
 	}
 }
 
-func (n *Node) perform(ctx context.Context, w wire.Work) (*wire.SnapshotOffer, error) {
+// perform does one item. What comes of it is an offer or, of a fetch, perhaps a
+// drift.
+func (n *Node) perform(ctx context.Context, w wire.Work) (*wire.SnapshotOffer, *wire.Drift, error) {
 	switch {
 	case w.Kind == wire.WorkRefresh && w.Refresh != nil:
 		select {
 		case n.slots <- struct{}{}:
 			defer func() { <-n.slots }()
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, nil, context.Cause(ctx)
 		}
-		return n.refresh(ctx, w.ID, *w.Refresh)
+		offer, err := n.refresh(ctx, w.ID, *w.Refresh)
+		return offer, nil, err
 	case w.Kind == wire.WorkFetch && w.Fetch != nil:
-		return nil, n.mirrors.Fetch(ctx, w.Fetch.Remote, w.Fetch.Commit)
+		if err := n.mirrors.Fetch(ctx, w.Fetch.Remote, w.Fetch.Commit); err != nil {
+			return nil, nil, err
+		}
+		return nil, n.driftSince(ctx, *w.Fetch), nil
 	case w.Kind == wire.WorkDiscard && w.Discard != nil:
-		return nil, n.discardSession(ctx, *w.Discard)
+		return nil, nil, n.discardSession(ctx, *w.Discard)
 	}
-	return nil, fmt.Errorf("this node does not know work of kind %q", redact.Cut(w.Kind, 40))
+	return nil, nil, fmt.Errorf("this node does not know work of kind %q", redact.Cut(w.Kind, 40))
+}
+
+// driftSince says how far a commit that was fetched is from a snapshot's. If it
+// cannot be told the fetch is no worse for it.
+func (n *Node) driftSince(ctx context.Context, f wire.FetchWork) *wire.Drift {
+	if f.Since == "" {
+		return nil
+	}
+	d, err := n.mirrors.Drift(ctx, f.Remote.RepositoryID, f.Since, f.Commit)
+	if err != nil {
+		n.log.Warn("the drift since a snapshot's commit could not be counted", "repository", f.Remote.RepositoryID, "since", redact.Cut(f.Since, 64), "commit", f.Commit, "error", err)
+		return nil
+	}
+	return &d
 }
 
 // discardSession removes every clone of one attempt.

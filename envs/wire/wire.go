@@ -478,7 +478,7 @@ type Times struct {
 
 // Error is the body of every refusal on a machine call.
 type Error struct {
-	Code    string `json:"code"`    // "stale_generation", "unauthorized", "too_large", "not_found", "version", "bad_request", "unavailable"; of a node also "busy", "no_space", "tier"
+	Code    string `json:"code"`    // "stale_generation", "unauthorized", "too_large", "not_found", "version", "bad_request", "unavailable"; of a node also "busy", "no_space", "tier", "unsupported"
 	Message string `json:"message"` // for a person
 }
 

@@ -47,6 +47,15 @@ func Restore(ctx context.Context, socket, grant string) (wire.RestoreReply, erro
 	return r, err
 }
 
+// KeepTurn keeps the state of the grant's clone as that after a turn. It is
+// idempotent by turn. Errors as for Restore, and of code "unsupported": the
+// store cannot; "too_large": as many are kept as may be.
+func KeepTurn(ctx context.Context, socket, grant string, turn int) error {
+	return insist(ctx, "keep a turn", func(ctx context.Context) error {
+		return post(ctx, socket, "/turn", wire.TurnRequest{Grant: grant, Turn: turn}, nil)
+	})
+}
+
 // Discard ends what runs in the grant's clone and removes it. Not found is
 // success. Errors as for Restore.
 func Discard(ctx context.Context, socket, grant string) error {
