@@ -339,6 +339,10 @@ func (m *mirrors) fetch(ctx context.Context, r wire.Remote, token, refspec strin
 	return err
 }
 
+// borne are faults of objects that old histories have and GitHub serves; they
+// harm nobody.
+var borne = []string{"zeroPaddedFilemode", "badTimezone", "badDate", "missingSpaceBeforeDate", "missingEmail"}
+
 // gitSettings is the configuration of one fetch, given through the
 // environment: the token is in no argument, URL or file. It is sent to the
 // git host only and never follows a redirect.
@@ -353,15 +357,12 @@ func gitSettings(base *url.URL, token string) []string {
 		{"gc.auto", "0"},
 		{"maintenance.auto", "false"},
 		{"fetch.fsckObjects", "true"},
-		// Old histories have these and GitHub serves them; they harm nobody.
-		{"fetch.fsck.zeroPaddedFilemode", "warn"},
-		{"fetch.fsck.badTimezone", "warn"},
-		{"fetch.fsck.badDate", "warn"},
-		{"fetch.fsck.missingSpaceBeforeDate", "warn"},
-		{"fetch.fsck.missingEmail", "warn"},
 		{"fetch.recurseSubmodules", "false"},
 		{"protocol.allow", "never"},
 		{"protocol." + base.Scheme + ".allow", "always"},
+	}
+	for _, id := range borne {
+		set = append(set, [2]string{"fetch.fsck." + id, "warn"})
 	}
 	if token != "" {
 		auth := base64.StdEncoding.EncodeToString([]byte("x-access-token:" + token))

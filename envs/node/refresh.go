@@ -37,10 +37,12 @@ func (e *refreshError) Error() string { return e.words }
 
 func failed(format string, args ...any) error { return &refreshError{fmt.Sprintf(format, args...)} }
 
-// refresh prepares a snapshot: fetch → checkout → setup → services and load →
-// scan → search for secrets → snapshot → proof. Whatever the repository brings runs in a sandbox. It is idempotent: a
+// refresh prepares a snapshot: fetch → checkout, or sync of an earlier one →
+// setup → services and load → scan → fsck → search for secrets → snapshot →
+// proof. Whatever the repository brings runs in a sandbox. It is idempotent: a
 // snapshot that is there already is proved again and offered. If it fails
-// nothing of it stays. The caller holds the snapshot's name.
+// nothing of it stays, and the earlier snapshot is as it was. The caller holds
+// the snapshot's name.
 func (n *Node) refresh(ctx context.Context, work int64, w wire.RefreshWork) (*wire.SnapshotOffer, error) {
 	id := snapshot.SnapshotID(w.Snapshot)
 	if err := errors.Join(id.Check(), n.checkRefresh(w)); err != nil {
@@ -72,7 +74,7 @@ func (n *Node) refresh(ctx context.Context, work int64, w wire.RefreshWork) (*wi
 	}
 	return &wire.SnapshotOffer{
 		Work: work, Snapshot: w.Snapshot, Environment: w.Environment, Generation: w.Generation, Commit: w.Commit,
-		ConfigDigest: w.ConfigDigest, Store: n.o.Store.Name(), Bytes: info.Bytes, Phases: r.phases,
+		ConfigDigest: w.ConfigDigest, Store: n.o.Store.Name(), Bytes: info.Bytes, From: r.from, Phases: r.phases,
 	}, nil
 }
 
@@ -82,6 +84,8 @@ func (n *Node) checkRefresh(w wire.RefreshWork) error {
 	switch {
 	case w.Environment == "" || len(w.Environment) > 256:
 		return errors.New("it names no environment")
+	case w.From != "" && snapshot.SnapshotID(w.From).Check() != nil || w.From == w.Snapshot:
+		return errors.New("it is to go on from what can be no other snapshot")
 	case !commitPattern.MatchString(w.Commit):
 		return errors.New("its commit is not a full commit id")
 	case len(w.Image) > maxImage:
@@ -141,16 +145,17 @@ type refresher struct {
 	box    box
 	given  []secret // by the control plane
 	meta   snapshot.Meta
+	from   string // snapshot it goes on from; empty: afresh
 	phase  string
 	phases map[string]time.Duration
 }
 
-// in runs one phase and notes how long it took.
+// in runs one phase and notes how long it took, in all if it is tried again.
 func (r *refresher) in(phase string, fn func() error) error {
 	r.phase = phase
 	begun := r.n.clock.Now()
 	err := fn()
-	r.phases[phase] = r.n.clock.Now().Sub(begun)
+	r.phases[phase] += r.n.clock.Now().Sub(begun)
 	return err
 }
 
@@ -167,7 +172,9 @@ func (r *refresher) run(ctx context.Context) (snapshot.Info, error) {
 		if s.Meta != r.meta {
 			return snapshot.Info{}, fmt.Errorf("snapshot %s is there already and was made of something else", s.ID)
 		}
-		// Made before, perhaps by a daemon that was killed before it told.
+		// Made before, perhaps by a daemon that was killed before it told. If
+		// that made it afresh after all, it is made afresh once more than needed.
+		r.from = r.w.From
 		return s, r.proveOrDiscard(ctx)
 	}
 	if err := n.admission(ctx); err != nil {
@@ -181,22 +188,53 @@ func (r *refresher) run(ctx context.Context) (snapshot.Info, error) {
 	if err := r.in("fetch", func() error { return n.mirrors.Fetch(ctx, r.w.Remote, r.w.Commit) }); err != nil {
 		return snapshot.Info{}, err
 	}
-	info, err := r.build(ctx)
+	info, err := r.build(ctx, l.Snapshots)
 	if err != nil {
 		return snapshot.Info{}, err
 	}
 	return info, r.proveOrDiscard(ctx)
 }
 
-// build makes the base, lets the sandbox fill it, and publishes it in the store.
-func (r *refresher) build(ctx context.Context) (info snapshot.Info, err error) {
+// build makes the snapshot, from the one that the work names if that is there.
+// What does not work out on top of what earlier setups left is tried once more
+// afresh: setup need not be made to run twice over the same files.
+func (r *refresher) build(ctx context.Context, there []snapshot.Info) (snapshot.Info, error) {
+	n := r.n
+	if i := slices.IndexFunc(there, func(s snapshot.Info) bool { return r.w.From != "" && string(s.ID) == r.w.From }); i >= 0 {
+		from := there[i]
+		var err error
+		if from.Meta.Environment != r.w.Environment || from.Meta.ConfigDigest != r.w.ConfigDigest {
+			err = errors.New("it is of another environment or configuration")
+		} else {
+			r.from = r.w.From
+			var info snapshot.Info
+			var brought *refreshError
+			info, err = r.buildOn(ctx, &from)
+			if err == nil || ctx.Err() != nil || !errors.As(err, &brought) && !errors.Is(err, snapshot.ErrNotFound) {
+				return info, err
+			}
+		}
+		n.log.Warn("the refresh cannot go on from the earlier snapshot; preparing afresh", "snapshot", r.w.Snapshot, "from", r.w.From, "phase", r.phase, "error", err)
+		r.from = ""
+	}
+	return r.buildOn(ctx, nil)
+}
+
+// buildOn makes the base, lets a sandbox fill it, and publishes it in the store.
+// from is the snapshot it goes on from; nil: none.
+func (r *refresher) buildOn(ctx context.Context, from *snapshot.Info) (info snapshot.Info, err error) {
 	n := r.n
 	base := snapshot.BaseID(r.w.Snapshot)
 	// One a killed daemon left. It is ours: the store says so or refuses.
 	if err := n.discardBase(ctx, base); err != nil {
 		return info, fmt.Errorf("remove an earlier try: %w", err)
 	}
-	b, err := n.o.Store.Prepare(ctx, base, "")
+	var b snapshot.Base
+	if from != nil {
+		err = r.in("clone", func() error { b, err = n.o.Store.Prepare(ctx, base, from.ID); return err })
+	} else {
+		b, err = n.o.Store.Prepare(ctx, base, "")
+	}
 	if err != nil {
 		return info, err
 	}
@@ -210,29 +248,35 @@ func (r *refresher) build(ctx context.Context) (info snapshot.Info, err error) {
 			n.log.Warn("the base of a failed refresh stays for now", "base", base, "error", derr)
 		}
 	}()
-	for _, d := range []string{workDir, homeDir, libDir} {
-		p := filepath.Join(b.Path, d)
-		if err := os.Mkdir(p, 0o755); err != nil {
-			return info, err
-		}
-		if os.Geteuid() == 0 {
-			if err := os.Chown(p, n.o.SandboxUID, n.o.SandboxGID); err != nil {
-				return info, err
-			}
-		}
+	if from == nil {
+		err = n.makeDirs(b.Path)
 	}
-	err = r.inSandbox(ctx, refreshPrefix+r.w.Snapshot, b.Path, func(c *stream.Client) error {
-		if err := r.in("checkout", func() error { return r.checkout(ctx, c) }); err != nil {
+	if err != nil {
+		return info, err
+	}
+	err = r.inSandbox(ctx, refreshPrefix+r.w.Snapshot, b.Path, true, func(c *stream.Client) error {
+		if from != nil {
+			err = r.in("sync", func() error { return r.sync(ctx, c, from.Meta.Commit) })
+		} else {
+			err = r.in("checkout", func() error { return r.checkout(ctx, c) })
+		}
+		if err != nil {
 			return err
 		}
 		if err := r.in("setup", func() error { return r.setup(ctx, c) }); err != nil {
 			return err
 		}
-		if err := r.data(ctx, c); err != nil {
-			return err
-		}
-		return r.in("scan", func() error { return r.scan(ctx, c) })
+		return r.data(ctx, c)
 	})
+	if err == nil {
+		// Nothing of setup or of a service runs any more, however it was started.
+		err = r.inSandbox(ctx, refreshPrefix+r.w.Snapshot, b.Path, false, func(c *stream.Client) error {
+			if err := r.in("scan", func() error { return r.scan(ctx, c) }); err != nil {
+				return err
+			}
+			return r.in("fsck", func() error { return r.fsck(ctx, c) })
+		})
+	}
 	if err == nil {
 		err = r.in("secrets", func() error { return r.search(ctx, b.Path) })
 	}
@@ -247,6 +291,22 @@ func (r *refresher) build(ctx context.Context) (info snapshot.Info, err error) {
 		n.log.Info("the snapshot has names that are no files; clones will not have them", "snapshot", r.w.Snapshot, "count", info.LeftOutCount, "names", info.LeftOut)
 	}
 	return info, err
+}
+
+// makeDirs makes the directories of a base that are mounted in sandboxes.
+func (n *Node) makeDirs(base string) error {
+	for _, d := range []string{workDir, homeDir, libDir} {
+		p := filepath.Join(base, d)
+		if err := os.Mkdir(p, 0o755); err != nil {
+			return err
+		}
+		if os.Geteuid() == 0 {
+			if err := os.Chown(p, n.o.SandboxUID, n.o.SandboxGID); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // proveOrDiscard restores the snapshot once and looks at the result. One that
@@ -277,12 +337,13 @@ func (r *refresher) prove(ctx context.Context) error {
 			n.log.Warn("the clone of a proof stays for now", "clone", id.String(), "error", err)
 		}
 	}()
-	return r.inSandbox(ctx, id.String(), c.Path, func(c *stream.Client) error { return r.verifyTree(ctx, c) })
+	return r.inSandbox(ctx, id.String(), c.Path, false, func(c *stream.Client) error { return r.verifyTree(ctx, c) })
 }
 
 // inSandbox runs fn with a fresh sandbox over a tree and returns when
-// everything in the sandbox has ended.
-func (r *refresher) inSandbox(ctx context.Context, id, tree string, fn func(*stream.Client) error) error {
+// everything in the sandbox has ended. Only if it is for setup it has the
+// environment's egress.
+func (r *refresher) inSandbox(ctx context.Context, id, tree string, setup bool, fn func(*stream.Client) error) error {
 	n := r.n
 	unlock, err := n.ids.lock(ctx, id)
 	if err != nil {
@@ -296,7 +357,7 @@ func (r *refresher) inSandbox(ctx context.Context, id, tree string, fn func(*str
 	limits := r.w.Limits
 	limits.Timeout = 0 // the refresh has its own
 	var sockets []string
-	if _, base, _ := ours(id); base != "" && len(r.w.Egress) > 0 { // a proof reaches nothing
+	if setup && len(r.w.Egress) > 0 {
 		sockets = []string{wire.SocketEgress}
 	}
 	var proxy *refreshProxy

@@ -193,7 +193,7 @@ func TestRefreshWithServicesThatFail(t *testing.T) {
 			words: []string{"loading data, line 2 of 2, failed with exit status 3", "no such table"},
 		},
 		"dies meanwhile": {
-			services: []wire.Service{{Name: "db", Command: `echo $PPID >"$HOME/up"; until [ -e "$HOME/die" ]; do sleep 0.01; done; echo disk on fire`, Ready: `test -s "$HOME/up"`}},
+			services: []wire.Service{{Name: "db", Command: `echo $$ >"$HOME/up"; until [ -e "$HOME/die" ]; do sleep 0.01; done; echo disk on fire`, Ready: `test -s "$HOME/up"`}},
 			load:     []string{`touch "$HOME/die"; while kill -s 0 "$(cat "$HOME/up")" 2>/dev/null; do sleep 0.01; done`, "true", "true"},
 			words:    []string{"service db ended with exit status 0 while the data was loaded", "disk on fire"},
 		},

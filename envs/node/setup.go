@@ -53,6 +53,57 @@ func (r *refresher) checkout(ctx context.Context, c *stream.Client) error {
 	return nil
 }
 
+// quietly is git without what a repository that setup has written may bid it
+// do besides.
+func quietly(args ...string) []string {
+	return append([]string{"git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false"}, args...)
+}
+
+// stay clears, of an earlier snapshot, what must not stay when setup runs again:
+// locks, the names that were excluded, and the data of services, which setup and
+// load are about to make: data that is loaded twice is wrong.
+const stay = `set -e
+find .git -xdev -name '*.lock' -type f -delete
+rm -f .git/info/exclude
+if [ -d /var/lib ]; then find /var/lib -xdev -mindepth 1 -delete; fi
+`
+
+// sync brings the clone of an earlier snapshot, which is of the commit from, to
+// the commit that is wanted. What it lacks comes from the read-only mirror.
+// Tracked files are as committed afterwards; what setup left beside them stays.
+// A repository that is damaged or has nothing to do with the commit is an error.
+func (r *refresher) sync(ctx context.Context, c *stream.Client, from string) error {
+	branch, commit := r.w.Remote.Branch, r.w.Commit
+	tracking := "refs/remotes/origin/" + branch
+	mirror := "file://" + sandbox.MirrorPath
+	for _, argv := range [][]string{
+		{"sh", "-c", stay},
+		quietly("config", "--replace-all", "remote.origin.url", mirror),
+		quietly("config", "--replace-all", "remote.origin.fetch", "+refs/heads/"+branch+":"+tracking),
+		quietly("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--update-shallow", mirror, "+"+commit+":"+tracking),
+		quietly("merge-base", from, commit),
+		quietly("symbolic-ref", "refs/remotes/origin/HEAD", tracking),
+		quietly("checkout", "--quiet", "--force", "-B", branch, "--track", "origin/"+branch),
+	} {
+		if err := r.command(ctx, c, "syncing the earlier snapshot to "+commit, words(argv), stream.Exec{Argv: argv, Stdout: io.Discard}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// words is a command of ours as people are shown it.
+func words(argv []string) string {
+	for i := 1; i < len(argv) && argv[0] == "git"; i++ {
+		if argv[i] == "-c" {
+			i++
+			continue
+		}
+		return "git " + argv[i]
+	}
+	return argv[0]
+}
+
 // setup runs the repository's setup commands one after the other. Where there
 // are services it makes what they need, with their own programs.
 func (r *refresher) setup(ctx context.Context, c *stream.Client) error {
@@ -153,8 +204,11 @@ if [ -d .git ]; then
   rm -f .git/gc.pid .git/fsmonitor--daemon.ipc
 fi
 set -- "$PWD" "$HOME"
-if [ -d /var/lib ]; then set -- "$@" /var/lib; fi
-find "$@" -xdev \( -name postmaster.pid -o -type s -o -type p \) -delete
+if [ -d /var/lib ]; then
+  find /var/lib -xdev -name '*.pid' -type f -delete
+  set -- "$@" /var/lib
+fi
+find "$@" -xdev \( -name postmaster.pid -o -name '.s.PGSQL.*.lock' -o -name '*.sock.lock' -o -type s -o -type p \) -delete
 `
 
 // scan looks at what setup made of the tree. Setup may add what git ignores;
@@ -188,12 +242,36 @@ func (r *refresher) scan(ctx context.Context, c *stream.Client) error {
 	if len(status.untracked) > 0 {
 		r.n.log.Info("setup left files git does not ignore; they are excluded", "snapshot", r.w.Snapshot, "names", listed(status.untracked))
 	}
-	if err := r.verifyTree(ctx, c); err != nil {
+	return r.verifyTree(ctx, c)
+}
+
+// fsckTime is how long all objects of the repository may take to be looked at;
+// where that is not enough, it is only looked whether they are there.
+const fsckTime = 5 * time.Minute
+
+// fsck says whether the repository is whole.
+func (r *refresher) fsck(ctx context.Context, c *stream.Client) error {
+	check := func(ctx context.Context, how ...string) error {
+		argv := append(quietly(), fsckSettings()...)
+		argv = append(append(argv, "fsck", "--no-dangling", "--no-progress"), how...)
+		return r.command(ctx, c, "checking the repository after setup", words(argv), stream.Exec{Argv: argv})
+	}
+	whole, cancel := proc.WithTimeout(ctx, r.n.clock, fsckTime)
+	defer cancel()
+	err := check(whole)
+	if whole.Err() == nil || ctx.Err() != nil {
 		return err
 	}
-	return r.command(ctx, c, "checking the repository after setup", "git fsck", stream.Exec{
-		Argv: []string{"git", "fsck", "--connectivity-only", "--no-dangling", "--no-progress"},
-	})
+	r.n.log.Info("the repository is too large to look at all of its objects", "snapshot", r.w.Snapshot, "within", fsckTime)
+	return check(ctx, "--connectivity-only")
+}
+
+// fsckSettings have git fsck bear what the mirror's fetch has borne.
+func fsckSettings() (args []string) {
+	for _, id := range borne {
+		args = append(args, "-c", "fsck."+id+"=warn")
+	}
+	return args
 }
 
 // verifyTree says whether the workspace is at the commit and clean.
