@@ -34,12 +34,18 @@ type box struct {
 	ended   wire.SandboxEnd // after close
 }
 
-// open starts a sandbox over the clone of a purpose.
+// open starts a sandbox over the clone of a purpose, for the agent or for
+// verification.
 func (a *attempt) open(ctx context.Context, purpose string) (*box, error) {
+	return a.openFor(ctx, purpose, a.spec.Egress)
+}
+
+// openFor starts a sandbox that may reach certain hosts.
+func (a *attempt) openFor(ctx context.Context, purpose string, allow []string) (*box, error) {
 	ctx, cancel := proc.WithTimeout(ctx, a.clock, a.opt.pace.sandbox)
 	defer cancel()
 	ask := wire.SandboxRequest{Grant: a.grant(purpose)}
-	proxy, err := a.newProxy(ctx)
+	proxy, err := a.newProxy(ctx, allow)
 	if err != nil {
 		return nil, fmt.Errorf("the egress proxy: %w", err)
 	}
@@ -50,7 +56,23 @@ func (a *attempt) open(ctx context.Context, purpose string) (*box, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start a sandbox: %w", err)
 	}
-	return &box{a: a, purpose: purpose, sb: sb, end: end, ways: ways, proxy: proxy}, nil
+	b := &box{a: a, purpose: purpose, sb: sb, end: end, ways: ways, proxy: proxy}
+	if ways[wire.SocketEgress] != nil && proxy == nil {
+		// The grant has the way for setup's sake alone: who asks here is told no.
+		if b.proxy, err = a.proxyWith(nil, nil); err != nil {
+			b.close()
+			return nil, fmt.Errorf("the egress proxy: %w", err)
+		}
+	}
+	return b, nil
+}
+
+// withoutModel closes the way to the model before it is served.
+func (b *box) withoutModel() {
+	if l := b.ways[wire.SocketModel]; l != nil {
+		_ = l.Close()
+		delete(b.ways, wire.SocketModel)
+	}
 }
 
 // close ends the sandbox with all that runs in it and says what is known about

@@ -36,3 +36,7 @@ func (d daemon) Beside(ctx context.Context, grant, name string) (Sandbox, <-chan
 func (d daemon) Discard(ctx context.Context, grant string) error {
 	return dial.Discard(ctx, d.socket, grant)
 }
+
+func (d daemon) KeepTurn(ctx context.Context, grant string, turn int) error {
+	return dial.KeepTurn(ctx, d.socket, grant, turn)
+}

@@ -23,6 +23,8 @@ type Node interface {
 	// Beside starts a compartment of that name beside the grant's running
 	// sandbox, see wire.SandboxRequest. The channel is as Sandbox's.
 	Beside(ctx context.Context, grant, name string) (Sandbox, <-chan wire.SandboxEnd, error)
+	// KeepTurn keeps the state of the grant's clone as that after a turn.
+	KeepTurn(ctx context.Context, grant string, turn int) error
 	// Discard removes the grant's clone. Not found is success.
 	Discard(ctx context.Context, grant string) error
 }

@@ -49,6 +49,7 @@ type pace struct {
 	turn       time.Duration // a bundle of committed work at least this often
 	restore    time.Duration // most a restore may take
 	sandbox    time.Duration // most a sandbox may take to start
+	keepTurn   time.Duration // most the keeping of a turn may take
 	boot       time.Duration // most the agent may take until it can be given a prompt
 	service    time.Duration // most a declared service may take until it is ready
 	sandboxEnd time.Duration // most its end may take to be told
@@ -74,6 +75,7 @@ func (p *pace) setDefaults() {
 		{&p.turn, time.Minute},
 		{&p.restore, 10 * time.Minute},
 		{&p.sandbox, 3 * time.Minute},
+		{&p.keepTurn, time.Minute},
 		{&p.boot, 90 * time.Second},
 		{&p.service, time.Minute},
 		{&p.sandboxEnd, 15 * time.Second},

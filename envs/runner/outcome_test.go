@@ -219,7 +219,7 @@ func TestLaterBundleReplacesTheOneThatWaits(t *testing.T) {
 	u.artifact(make("out"))
 	u.artifact(make("out"))
 	u.bundle(make("two"), "2", true)
-	if len(u.queue) != 2 || u.queue[0].bundle || u.queue[1].turn != 1 || u.queue[1].tip != "2" {
+	if len(u.queue) != 2 || u.queue[0].bundle || u.queue[1].turn != 2 || u.queue[1].tip != "2" {
 		t.Errorf("queue %+v", u.queue)
 	}
 }

@@ -16,6 +16,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,9 @@ type attempt struct {
 	money   *money
 	meter   *egress.Meter // of all the attempt's proxies
 
-	instructed string // sha256 of the first prompt; set before the agent gets it
+	turnsOver  bool        // no further turn is kept; for the one goroutine that takes turns
+	rerun      []wire.Step // of setup, because of the drift
+	instructed string      // sha256 of the first prompt; set before the agent gets it
 
 	mu       sync.Mutex
 	phaseNow string
@@ -185,7 +188,7 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 	if err != nil {
 		return end(a.trouble(ctx, "sandbox", err))
 	}
-	defer work.close()
+	defer func() { work.close() }() // whichever it is then
 	a.serveWays(live, work)
 
 	// What the agent writes beside ours must not be in the way of this.
@@ -198,14 +201,39 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 	if err != nil {
 		return end(a.trouble(ctx, "harness", err))
 	}
-	defer ag.end()
+	defer func() { ag.end() }()
+	err = a.timed(&times.Sync, func() error {
+		if a.spec.Fork != nil {
+			if err := work.goOn(ctx); err != nil {
+				return err
+			}
+		} else if err := work.sync(ctx); err != nil {
+			return err
+		}
+		return work.drift(ctx, cmp.Or(restored.Commit, a.spec.SnapshotCommit))
+	})
+	if err != nil {
+		return end(a.trouble(ctx, wire.ReasonSync, err))
+	}
+	if len(a.rerun) > 0 && a.spec.Fork == nil {
+		if a.setupReachesMore() {
+			ag.end() // with its sandbox; it begins anew after setup
+		}
+		before := work
+		if work, err = a.setupAgain(ctx, live, work); err != nil {
+			return end(a.setupTrouble(ctx, work, "on the way to the session's commit", err))
+		}
+		if work != before {
+			<-ag.Done()
+			if ag, err = a.boot(live, work); err != nil {
+				return end(a.trouble(ctx, "harness", err))
+			}
+		}
+	}
 	var base baseline
 	var prompt string
 	err = a.timed(&times.Sync, func() error {
-		if err := work.sync(ctx); err != nil {
-			return err
-		}
-		if base, err = work.baseline(ctx); err != nil {
+		if base, err = work.baseline(ctx); err != nil || a.spec.Fork != nil {
 			return err
 		}
 		return work.resume(ctx)
@@ -215,9 +243,6 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 	}
 	if err != nil {
 		return end(a.trouble(ctx, wire.ReasonSync, err))
-	}
-	if len(a.spec.Setup) > 0 && restored.Commit != "" && restored.Commit != a.spec.BaseSHA {
-		a.events.note("The snapshot is of commit %s, the base is %s. Setup was not run again after this drift.", short12(restored.Commit), short12(a.spec.BaseSHA))
 	}
 	running, err := work.startServices(ctx)
 	if err != nil {
@@ -249,7 +274,7 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 		e.taken = a.take(tctx, base, e.end.DiskFull)
 		return nil
 	})
-	o := a.keep(decide(e), e.taken)
+	o := a.keep(live, decide(e), e.taken)
 	if o.Kind != "" || live.Err() != nil {
 		return end(o)
 	}
@@ -258,7 +283,10 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 	v, err := a.verify(ctx, e.taken, &times)
 	a.givePrompts(live, nil)
 	var service *services.Error
+	var setup errSetup
 	switch {
+	case errors.As(err, &setup):
+		o = setup.outcome
 	case errors.As(err, &service):
 		o = a.serviceTrouble(ctx, "with the change applied", err)
 	case err != nil:
@@ -266,7 +294,7 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 	default:
 		o = a.afterVerify(ctx, v)
 	}
-	return end(a.keep(o, e.taken))
+	return end(a.keep(live, o, e.taken))
 }
 
 // takeTime is how long taking the work may take.
@@ -281,14 +309,16 @@ func (a *attempt) takeTime() time.Duration {
 
 // keep has the work uploaded, once, and puts where it is into the outcome. If
 // it could not be taken, what was uploaded last while the agent worked counts.
-func (a *attempt) keep(o wire.Outcome, t taken) wire.Outcome {
+func (a *attempt) keep(live context.Context, o wire.Outcome, t taken) wire.Outcome {
 	if t.bundle.path != "" {
 		o.Bundle, o.Tip = t.bundle.sha256, t.tip
 	}
 	if t.patch.path != "" {
 		o.Patch = t.patch.sha256
 	}
-	a.up.result(t)
+	if turn := a.up.result(t); turn > 0 {
+		a.keepTurn(live, turn)
+	}
 	return o
 }
 

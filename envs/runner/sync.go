@@ -54,6 +54,18 @@ func (b *box) checkout(ctx context.Context, sha string) error {
 	return nil
 }
 
+// goOn makes the clone of another's turn fit to be worked in: what worked there
+// when the turn was kept has left its locks.
+func (b *box) goOn(ctx context.Context) error {
+	f := b.a.spec.Fork
+	_, err := b.must(ctx, call{argv: []string{"find", b.a.repository(), "-xdev", "-name", "*.lock", "-type", "f", "-delete"}, dir: "/"})
+	if err != nil {
+		return fmt.Errorf("go on from turn %d of session %s: %w", f.Turn, f.Session, err)
+	}
+	b.a.events.note("Going on from turn %d of session %s.", f.Turn, f.Session)
+	return nil
+}
+
 // resume applies the bundle of an earlier attempt. Trouble with it is told and
 // costs only what was in it: the work starts at the base again then.
 func (b *box) resume(ctx context.Context) error {
@@ -97,6 +109,11 @@ type baseline struct {
 func (b *box) baseline(ctx context.Context) (baseline, error) {
 	a := b.a
 	out := baseline{heads: map[string]string{}}
+	if a.spec.Fork != nil { // what is untracked there is that agent's work
+		var err error
+		out.heads, err = b.heads(ctx)
+		return out, err
+	}
 	r, err := b.must(ctx, a.git(a.repository(), "ls-files", "--others", "--exclude-standard", "-z"))
 	if err != nil {
 		return out, err

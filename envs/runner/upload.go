@@ -69,26 +69,28 @@ func (u *uploader) artifact(b blob) {
 	u.signal()
 }
 
-// result queues the work that was taken, the first time it is called.
-func (u *uploader) result(t taken) {
+// result queues the work that was taken, the first time it is called, and
+// returns the number of its turn; 0: there is none.
+func (u *uploader) result(t taken) (turn int) {
 	u.mu.Lock()
 	done := u.queuedResult
 	u.queuedResult = true
 	u.mu.Unlock()
 	if done {
-		return
+		return 0
 	}
 	if t.patch.path != "" {
 		u.artifact(t.patch)
 	}
-	if t.bundle.path != "" {
-		u.bundle(t.bundle, t.tip, true)
+	if t.bundle.path == "" {
+		return 0
 	}
+	return u.bundle(t.bundle, t.tip, true)
 }
 
-// bundle queues the bundle of one more turn. Bundles that still wait are not
-// needed any more.
-func (u *uploader) bundle(b blob, tip string, keep bool) {
+// bundle queues the bundle of one more turn and returns its number, counted
+// from 1. Bundles that still wait are not needed any more.
+func (u *uploader) bundle(b blob, tip string, keep bool) (turn int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	rest := u.queue[:0]
@@ -101,9 +103,10 @@ func (u *uploader) bundle(b blob, tip string, keep bool) {
 		}
 		rest = append(rest, q)
 	}
-	u.queue = append(rest, upload{blob: b, bundle: true, turn: u.turns, tip: tip, keep: keep})
 	u.turns++
+	u.queue = append(rest, upload{blob: b, bundle: true, turn: u.turns, tip: tip, keep: keep})
 	u.signal()
+	return u.turns
 }
 
 // send sends until ctx ends.

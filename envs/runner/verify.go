@@ -35,13 +35,17 @@ func (a *attempt) verify(ctx context.Context, t taken, times *wire.Times) (verif
 	if err != nil {
 		return v, err
 	}
-	defer b.close()
+	defer func() { b.close() }() // whichever it is then
 	a.serveWays(ctx, b)
 	if err := b.prepare(ctx); err != nil {
 		return v, err
 	}
 	if err := b.sync(ctx); err != nil {
 		return v, err
+	}
+	// As the agent found it, and before anything of the agent's is there.
+	if b, err = a.setupAgain(ctx, ctx, b); err != nil {
+		return v, errSetup{err, a.setupTrouble(ctx, b, "in the clone for verification", err)}
 	}
 	tip, err := b.applyBundle(ctx, "sync", a.repository(), a.spec.BaseSHA, t.bundle)
 	if err != nil {

@@ -75,17 +75,36 @@ func (a *attempt) serveWays(live context.Context, b *box) {
 	}
 }
 
-// newProxy makes the egress proxy of one sandbox; nil: the environment has none.
-// The secrets it adds are asked for anew, and are nowhere but in its memory.
-func (a *attempt) newProxy(ctx context.Context) (*egress.Proxy, error) {
-	if len(a.spec.Egress) == 0 {
+// newProxy makes the egress proxy of one sandbox that may reach certain hosts;
+// nil: there are none. The secrets it adds are asked for anew, and are nowhere
+// but in its memory.
+func (a *attempt) newProxy(ctx context.Context, allow []string) (*egress.Proxy, error) {
+	if len(allow) == 0 {
 		return nil, nil
 	}
+	var inject []egress.Credential
+	if len(a.spec.Inject) > 0 {
+		values, err := a.control.secrets(ctx, egress.SecretNames(a.spec.Inject))
+		if err != nil {
+			return nil, secretRefused(err)
+		}
+		if inject, err = egress.Credentials(a.spec.Inject, values); err != nil {
+			return nil, errSecret{err}
+		}
+	}
+	p, err := a.proxyWith(allow, inject)
+	if err != nil && len(inject) > 0 {
+		err = errSecret{err}
+	}
+	return p, err
+}
+
+func (a *attempt) proxyWith(allow []string, inject []egress.Credential) (*egress.Proxy, error) {
 	_, noise, err := a.adapter()
 	if err != nil {
 		return nil, err
 	}
-	opt := egress.Options{Allow: a.spec.Egress, Internal: a.spec.Internal, Noise: noise, Meter: a.meter, Log: a.log, Decide: func(e wire.Egress) {
+	opt := egress.Options{Allow: allow, Internal: a.spec.Internal, Inject: inject, Noise: noise, Meter: a.meter, Log: a.log, Decide: func(e wire.Egress) {
 		e.Noise = e.Noise && ownDoing(a.spec.Harness.Kind, e.Command)
 		e.Command = a.events.text(e.Command, 1<<10)
 		a.events.add(wire.EventEgress, e)
@@ -93,20 +112,7 @@ func (a *attempt) newProxy(ctx context.Context) (*egress.Proxy, error) {
 	if a.opt.egress != nil {
 		a.opt.egress(&opt)
 	}
-	if len(a.spec.Inject) > 0 {
-		values, err := a.control.secrets(ctx, egress.SecretNames(a.spec.Inject))
-		if err != nil {
-			return nil, secretRefused(err)
-		}
-		if opt.Inject, err = egress.Credentials(a.spec.Inject, values); err != nil {
-			return nil, errSecret{err}
-		}
-	}
-	p, err := egress.New(opt)
-	if err != nil && len(a.spec.Inject) > 0 {
-		err = errSecret{err}
-	}
-	return p, err
+	return egress.New(opt)
 }
 
 // ownDoing says whether it was the agent program itself that asked, and not

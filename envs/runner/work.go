@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -188,6 +189,28 @@ func (a *attempt) takeTurn(ctx context.Context, b *box, last string) string {
 		}
 		return last
 	}
-	a.up.bundle(bun, tip, false)
+	a.keepTurn(ctx, a.up.bundle(bun, tip, false))
 	return tip
+}
+
+// keepTurn has the node keep the clone as it is after a turn, if it can. The
+// work goes on meanwhile, and whatever comes of it.
+func (a *attempt) keepTurn(ctx context.Context, turn int) {
+	if a.turnsOver {
+		return
+	}
+	ctx, cancel := proc.WithTimeout(ctx, a.clock, a.opt.pace.keepTurn)
+	defer cancel()
+	err := a.node.KeepTurn(ctx, a.spec.WorkGrant, turn)
+	var refused *wire.Error
+	switch {
+	case err == nil || ctx.Err() != nil && context.Cause(ctx) == context.Canceled:
+	case errors.As(err, &refused) && (refused.Code == "unsupported" || refused.Code == "unauthorized"):
+		a.turnsOver = true // by this store or for this session
+	case errors.As(err, &refused) && refused.Code == "too_large":
+		a.turnsOver = true
+		a.events.note("Turn %d and later ones cannot be returned to: %v.", turn, err)
+	default:
+		a.events.note("The state after turn %d was not kept, so it cannot be returned to: %v.", turn, err)
+	}
 }

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -167,6 +168,9 @@ type testNode struct {
 	// of a purpose, counted from 1.
 	onSandbox func(purpose string, n int, sb Sandbox, end <-chan wire.SandboxEnd) (Sandbox, <-chan wire.SandboxEnd, error)
 	onRestore func(ctx context.Context, purpose string) error
+	onTurn    func(turn int) error
+	commit    string // of the snapshot, as it is told; empty: as it is
+	forked    string // shell lines that make the clone for work, in it, what another was after a turn; $3 is the mirror
 	// addWay, if set, adds ways out to a sandbox.
 	addWay func(ask wire.SandboxRequest, s *sandbox.Spec) map[string]net.Listener
 }
@@ -180,13 +184,16 @@ func (n *testNode) Restore(ctx context.Context, purpose string) (wire.RestoreRep
 		}
 	}
 	script := `set -e; mkdir -p "$2/work" "$2/home"; cp -a "$1/." "$2/work"; chmod 755 "$2" "$2/work" "$2/home"`
+	if purpose == wire.PurposeWork && n.forked != "" {
+		script += "; (cd \"$2/work\"\n" + n.forked + "\n)"
+	}
 	if os.Geteuid() == 0 {
 		script += fmt.Sprintf(`; chown -R %d:%d "$2"`, testUID, testUID)
 	}
-	if _, err := hostGit("/", "sh", "-c", script, "sh", n.sample.snapshot, n.clone(purpose)); err != nil {
+	if _, err := hostGit("/", "sh", "-c", script, "sh", n.sample.snapshot, n.clone(purpose), n.sample.mirror); err != nil {
 		return wire.RestoreReply{}, err
 	}
-	return wire.RestoreReply{Commit: n.sample.first, Store: "dir", Tier: "test", Limits: "enforced", Duration: time.Millisecond}, nil
+	return wire.RestoreReply{Commit: cmp.Or(n.commit, n.sample.first), Store: "dir", Tier: "test", Limits: "enforced", Duration: time.Millisecond}, nil
 }
 
 func (n *testNode) Beside(ctx context.Context, purpose, name string) (Sandbox, <-chan wire.SandboxEnd, error) {
@@ -253,6 +260,13 @@ func (n *testNode) start(ctx context.Context, purpose, id, beside string, more f
 	n.boxes, n.clients = append(n.boxes, box), append(n.clients, client)
 	n.mu.Unlock()
 	return client, ends, nil
+}
+
+func (n *testNode) KeepTurn(ctx context.Context, purpose string, turn int) error {
+	if n.onTurn == nil {
+		return &wire.Error{Code: "unsupported", Message: "says the test"}
+	}
+	return n.onTurn(turn)
 }
 
 func (n *testNode) Discard(_ context.Context, purpose string) error {
