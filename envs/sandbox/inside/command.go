@@ -35,6 +35,7 @@ type command struct {
 
 	discarding chan struct{}
 	once       sync.Once
+	term       terminal
 
 	// Under the server's lock:
 	begun   bool // the process was started, or that has failed
@@ -71,7 +72,9 @@ func (c *command) run() {
 	}
 	var out, in sync.WaitGroup
 	out.Go(func() { c.pump(p.stdout, 0) })
-	out.Go(func() { c.pump(p.stderr, 1) })
+	if p.stderr != nil {
+		out.Go(func() { c.pump(p.stderr, 1) })
+	}
 	if p.stdin != nil {
 		in.Go(func() { c.feed(p.stdin) })
 	}
@@ -80,15 +83,20 @@ func (c *command) run() {
 	// Whoever left the group may hold the pipes for ever: what is in them now
 	// is passed on, and that is all.
 	_ = p.stdout.SetReadDeadline(time.Unix(1, 0))
-	_ = p.stderr.SetReadDeadline(time.Unix(1, 0))
+	if p.stderr != nil {
+		_ = p.stderr.SetReadDeadline(time.Unix(1, 0))
+	}
 	out.Wait()
 	if p.stdin != nil {
 		p.stdin.Close()
 		c.stdin.end()
 		in.Wait()
 	}
+	c.term.close()
 	p.stdout.Close()
-	p.stderr.Close()
+	if p.stderr != nil {
+		p.stderr.Close()
+	}
 
 	x := stream.Exited{
 		Code:     e.status.ExitStatus(),
@@ -108,7 +116,8 @@ func (c *command) run() {
 	c.s.send(f)
 }
 
-// pipes are our ends.
+// pipes are our ends; with a terminal there is no stderr, and without input no
+// stdin.
 type pipes struct{ stdin, stdout, stderr *os.File }
 
 // begin starts the process. The error is in words.
@@ -154,6 +163,26 @@ func (c *command) begin() (p pipes, err error) {
 		m, t = os.NewFile(uintptr(ours), "pipe"), os.NewFile(uintptr(other), "pipe")
 		mine, theirs = append(mine, m), append(theirs, t)
 		return m, t, nil
+	}
+	if c.spec.TTY != nil {
+		screen, keys, tty, err := openTerminal(*c.spec.TTY)
+		if err != nil {
+			return p, fmt.Errorf("give it a terminal: %w", err)
+		}
+		mine, theirs = append(mine, screen, keys), append(theirs, tty)
+		p.stdout = screen
+		if c.spec.Stdin {
+			p.stdin = keys
+		} else {
+			keys.Close()
+		}
+		c.term.open(screen)
+		fd := rawFD(tty)
+		err = c.s.spawn(c, path, argv, &syscall.ProcAttr{
+			Dir: c.spec.Dir, Env: env, Files: []uintptr{fd, fd, fd},
+			Sys: &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0},
+		})
+		return p, inWords(path, err)
 	}
 	var in, out, errs *os.File
 	if c.spec.Stdin {
@@ -281,6 +310,9 @@ func (c *command) feed(w *os.File) {
 	for {
 		b, ok := c.stdin.take()
 		if !ok {
+			if c.spec.TTY != nil { // a terminal does not end with those who type
+				_, _ = w.Write([]byte{endOfInput})
+			}
 			return
 		}
 		if _, err := w.Write(b); err != nil {

@@ -88,6 +88,11 @@ func (s *server) obey(f stream.Frame) error {
 		}
 	case stream.TypeDiscard:
 		c.discard()
+	case stream.TypeResize:
+		if len(f.Payload) != 4 {
+			return fmt.Errorf("%w: bad size", stream.ErrProtocol)
+		}
+		c.resize(stream.Size{Rows: binary.BigEndian.Uint16(f.Payload), Cols: binary.BigEndian.Uint16(f.Payload[2:])})
 	case stream.TypeCredit:
 		if len(f.Payload) != 5 || f.Payload[0] < 1 || f.Payload[0] > 2 ||
 			!c.credit[f.Payload[0]-1].Give(int(binary.BigEndian.Uint32(f.Payload[1:]))) {

@@ -53,6 +53,10 @@ type Exec struct {
 	// has ended. Without it the group is killed when its leader has ended, as it
 	// is in any case when the leader ends unasked.
 	Group bool
+	// TTY gives the command a terminal of that size, which is its controlling
+	// one; nil: none. Stdin is what is typed there and Stdout what is shown;
+	// Stderr gets nothing. The end of Stdin is typed as one.
+	TTY *Size
 }
 
 // Exit is how a command ended.
@@ -160,7 +164,7 @@ func (c *Client) Start(ctx context.Context, e Exec) (*Command, error) {
 	c.mu.Unlock()
 
 	f, err := JSON(TypeStart, cmd.id, Start{
-		Argv: e.Argv, Env: e.Env, Dir: e.Dir, Stdin: e.Stdin != nil, Group: e.Group, Rlimits: e.Rlimits,
+		Argv: e.Argv, Env: e.Env, Dir: e.Dir, Stdin: e.Stdin != nil, Group: e.Group, TTY: e.TTY, Rlimits: e.Rlimits,
 	})
 	if err != nil {
 		c.forget(cmd.id)

@@ -52,6 +52,15 @@ func (cmd *Command) Signal(s syscall.Signal) error {
 	return nil
 }
 
+// Resize changes the size of the command's terminal. Without one it does
+// nothing. Errors as for Signal.
+func (cmd *Command) Resize(s Size) error {
+	if cmd.exec.TTY != nil && !cmd.c.send(ResizeFrame(cmd.id, s)) {
+		return cmd.c.Err()
+	}
+	return nil
+}
+
 // Wait waits for the command's end; see Client.Run.
 func (cmd *Command) Wait() (Exit, error) {
 	<-cmd.done

@@ -37,6 +37,7 @@ const (
 	TypeSignal   Type = 4 // payload: one byte, the signal's number; goes to the command's group
 	TypeCredit   Type = 5 // payload: one byte stream (1, 2), uint32 bytes consumed
 	TypeDiscard  Type = 6 // no payload; nobody reads the output any more, drop it
+	TypeResize   Type = 7 // payload: uint16 rows, uint16 columns of the command's terminal
 )
 
 // Frames from the init.
@@ -64,6 +65,7 @@ type Start struct {
 	Dir     string   `json:"dir,omitempty"`
 	Stdin   bool     `json:"stdin,omitempty"` // false: /dev/null
 	Group   bool     `json:"group,omitempty"` // after SIGTERM it lasts as long as its process group
+	TTY     *Size    `json:"tty,omitempty"`   // it has a terminal of that size; what it writes there comes as standard output
 	Rlimits Rlimits  `json:"rlimits"`
 }
 
@@ -73,6 +75,12 @@ type Rlimits struct {
 	AddressSpace uint64 `json:"address_space,omitempty"` // bytes
 	FileSize     uint64 `json:"file_size,omitempty"`     // bytes of one file
 	OpenFiles    uint64 `json:"open_files,omitempty"`
+}
+
+// Size is a terminal's.
+type Size struct {
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
 }
 
 // Hello is the payload of TypeHello.
@@ -140,7 +148,7 @@ func (t Type) limit() (bytes int, known bool) {
 		return 1, true
 	case TypeCredit:
 		return 5, true
-	case TypeStdinCredit:
+	case TypeStdinCredit, TypeResize:
 		return 4, true
 	case TypeHello, TypeExit:
 		return 1 << 10, true
@@ -177,6 +185,11 @@ func JSON(t Type, id uint32, v any) (Frame, error) {
 // CreditFrame acknowledges n bytes of stream (1 standard output, 2 standard error).
 func CreditFrame(id uint32, stream byte, n int) Frame {
 	return Frame{Type: TypeCredit, ID: id, Payload: binary.BigEndian.AppendUint32([]byte{stream}, uint32(n))}
+}
+
+// ResizeFrame changes the size of a command's terminal.
+func ResizeFrame(id uint32, s Size) Frame {
+	return Frame{Type: TypeResize, ID: id, Payload: binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, s.Rows), s.Cols)}
 }
 
 // StdinCreditFrame acknowledges n bytes of standard input.
