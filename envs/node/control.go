@@ -127,8 +127,8 @@ func (c *control) offer(ctx context.Context, o wire.SnapshotOffer) error {
 	return c.do(ctx, "POST", "/snapshots", o, nil, callTimeout)
 }
 
-func (c *control) gitToken(ctx context.Context, repository int64) (t wire.GitToken, err error) {
-	err = c.do(ctx, "POST", "/token", wire.GitTokenRequest{RepositoryID: repository}, &t, callTimeout)
+func (c *control) gitToken(ctx context.Context, r wire.GitTokenRequest) (t wire.GitToken, err error) {
+	err = c.do(ctx, "POST", "/token", r, &t, callTimeout)
 	return t, err
 }
 

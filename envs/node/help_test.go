@@ -245,6 +245,7 @@ type plane struct {
 	refuse  bool // refuses offers
 	tokens  int
 	secrets map[string]string
+	modules map[string]string // tokens of submodules by address
 }
 
 func newPlane(t *testing.T) *plane {
@@ -297,9 +298,18 @@ func newPlane(t *testing.T) *plane {
 			t.Errorf("a token for repository %d", req.RepositoryID)
 		}
 		p.mu.Lock()
+		defer p.mu.Unlock()
 		p.tokens++
-		p.mu.Unlock()
-		_ = json.NewEncoder(w).Encode(wire.GitToken{Token: readToken, Expires: time.Now().Add(time.Hour)})
+		token := readToken
+		if req.URL != "" {
+			var ok bool
+			if token, ok = p.modules[req.URL]; !ok {
+				w.WriteHeader(http.StatusNotFound)
+				_ = json.NewEncoder(w).Encode(wire.Error{Code: "not_found", Message: "the installation does not have " + req.URL})
+				return
+			}
+		}
+		_ = json.NewEncoder(w).Encode(wire.GitToken{Token: token, Expires: time.Now().Add(time.Hour)})
 	})
 	mux.HandleFunc("POST /node/v1/state", func(w http.ResponseWriter, r *http.Request) {
 		var s wire.NodeState
@@ -366,6 +376,7 @@ type gitHost struct {
 	mu       sync.Mutex
 	requests int
 	redirect string
+	tokens   map[string]string // of other repositories than the first, by the path
 }
 
 func newGitHost(t *testing.T) *gitHost {
@@ -389,8 +400,16 @@ func newGitHost(t *testing.T) *gitHost {
 			http.Redirect(w, r, redirect+r.URL.RequestURI(), http.StatusFound)
 			return
 		}
+		token := readToken
+		g.mu.Lock()
+		for path, t := range g.tokens {
+			if strings.HasPrefix(r.URL.Path, path+"/") {
+				token = t
+			}
+		}
+		g.mu.Unlock()
 		user, password, ok := r.BasicAuth()
-		if !ok || user != "x-access-token" || password != readToken {
+		if !ok || user != "x-access-token" || password != token {
 			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return

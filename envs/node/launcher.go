@@ -112,6 +112,10 @@ func (n *Node) sandboxSpec(id, tree string, repository int64, limits wire.Limits
 		if _, err := os.Stat(mirror); err == nil {
 			s.Mounts = append(s.Mounts, sandbox.Mount{Source: mirror, Target: sandbox.MirrorPath})
 		}
+		modules := n.modulesDir(repository)
+		if _, err := os.Stat(modules); err == nil {
+			s.Mounts = append(s.Mounts, sandbox.Mount{Source: modules, Target: sandbox.ModulesPath})
+		}
 	}
 	return s, nil
 }

@@ -31,7 +31,7 @@ import (
 type mirrors struct {
 	dir     string // of <repository id>.git
 	gitBase *url.URL
-	token   func(ctx context.Context, repository int64) (wire.GitToken, error)
+	token   func(context.Context, wire.Remote) (wire.GitToken, error)
 	clock   proc.Clock
 	account *proc.Credential // nil: ourselves
 
@@ -159,15 +159,23 @@ func (m *mirrors) Fetch(ctx context.Context, r wire.Remote, commit string) error
 	defer unlock()
 	ctx, cancel := proc.WithTimeout(ctx, m.clock, fetchTime)
 	defer cancel()
+	token := ""
+	_, missing := os.Lstat(m.path(r.RepositoryID))
+	if missing != nil { // before anything is made for what may not be read
+		if token, err = m.tokenFor(ctx, r); err != nil {
+			return err
+		}
+	}
 	if err := m.ensure(ctx, r); err != nil {
 		return fmt.Errorf("make the mirror of repository %d: %w", r.RepositoryID, err)
 	}
 	if m.has(ctx, r.RepositoryID, commit) {
 		return m.keep(ctx, r.RepositoryID, commit)
 	}
-	token, err := m.tokenFor(ctx, r)
-	if err != nil {
-		return err
+	if missing == nil {
+		if token, err = m.tokenFor(ctx, r); err != nil {
+			return err
+		}
 	}
 	// By its id git need not ask for the list of refs, and a branch that has
 	// moved on meanwhile is no matter.
@@ -191,7 +199,7 @@ func (m *mirrors) tokenFor(ctx context.Context, r wire.Remote) (string, error) {
 	if m.gitBase.Scheme == schemeFile {
 		return "", nil
 	}
-	token, err := m.token(ctx, r.RepositoryID)
+	token, err := m.token(ctx, r)
 	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused):
@@ -403,8 +411,11 @@ func (m *mirrors) run(ctx context.Context, dir string, stdin io.Reader, settings
 	})
 }
 
-// prepare gives the mirrors' account their directory.
+// prepare makes the directory of the mirrors, which is their account's.
 func (m *mirrors) prepare() error {
+	if err := os.MkdirAll(m.dir, 0o711); err != nil {
+		return err
+	}
 	if m.account == nil {
 		return nil
 	}

@@ -75,7 +75,7 @@ func TestOnlyTheConfiguredDirectoryIsFetchedFrom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &mirrors{gitBase: base, token: func(context.Context, int64) (wire.GitToken, error) {
+	m := &mirrors{gitBase: base, token: func(context.Context, wire.Remote) (wire.GitToken, error) {
 		t.Error("a token was asked for")
 		return wire.GitToken{}, nil
 	}}
@@ -169,5 +169,46 @@ func TestExcludesMatchJustTheName(t *testing.T) {
 	}
 	if _, err := excludes([]string{"a\nb"}); err == nil {
 		t.Error("a line break was taken")
+	}
+}
+
+func TestAddressesOfSubmodules(t *testing.T) {
+	base, err := url.Parse("https://github.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &mirrors{gitBase: base}
+	for raw, want := range map[string]string{
+		"../lib.git":                         "https://github.com/octocat/lib.git",
+		"../../monalisa/lib":                 "https://github.com/monalisa/lib",
+		"./lib":                              "https://github.com/octocat/hello.git/lib",
+		"https://github.com/hubot/x.git":     "https://github.com/hubot/x.git",
+		"https://github.com/hubot/x/":        "https://github.com/hubot/x",
+		"git@github.com:hubot/x.git":         "https://github.com/hubot/x.git",
+		"ssh://git@github.com/hubot/x.git":   "https://github.com/hubot/x.git",
+		"git@git.example:hubot/x.git":        "",
+		"https://git.example/hubot/x.git":    "",
+		"http://github.com/hubot/x.git":      "",
+		"https://o:p@github.com/hubot/x.git": "",
+		"git://github.com/hubot/x.git":       "",
+		"/etc/passwd":                        "",
+		"file:///etc/passwd":                 "",
+		"ext::sh -c true":                    "",
+		"--upload-pack=true":                 "",
+		"https://github.com/../x":            "",
+		"":                                   "",
+	} {
+		got, problem := m.moduleURL("https://github.com/octocat/hello.git", raw)
+		if problem == "" {
+			if err := m.check(module{url: got}.remote()); err != nil {
+				problem = err.Error()
+			}
+		}
+		if problem != "" {
+			got = ""
+		}
+		if got != want {
+			t.Errorf("%q: %q (%s), want %q", raw, got, problem, want)
+		}
 	}
 }

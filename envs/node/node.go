@@ -78,7 +78,7 @@ type Options struct {
 	Expose        []string // host directories shown in sandboxes whose bin is put on PATH
 
 	MinFree      int64         // bytes; below it nothing is restored or refreshed. Default 1 GiB; negative: no floor
-	MaxFill      float64       // share of the store's filesystem or pool above which nothing is. Default 0.80; negative: no bound
+	MaxFill      float64       // share of the store's pool above which nothing is. Default 0.80, where the store has a pool and not a directory of a filesystem for everything; negative: no bound
 	Grace        time.Duration // age under which nothing is collected; default 10 min
 	CollectEvery time.Duration // default 1 min
 	StateEvery   time.Duration // default 10 s
@@ -109,11 +109,12 @@ type Node struct {
 	names    keyed         // snapshots a refresh works on: held while it does
 	slots    chan struct{} // refreshes at the same time
 
-	mu      sync.Mutex
-	running map[string]*running // sandboxes this process started
-	working map[int64]bool      // work items in hand
-	secrets map[string]int      // values that refreshes were given, by how many of them
-	offered map[snapshot.SnapshotID]time.Time
+	mu        sync.Mutex
+	running   map[string]*running // sandboxes this process started
+	working   map[int64]bool      // work items in hand
+	ofModules map[int64]*mirrors  // by the repository that they are submodules of
+	secrets   map[string]int      // values that refreshes were given, by how many of them
+	offered   map[snapshot.SnapshotID]time.Time
 }
 
 // New checks the options. Nothing is started or written.
@@ -144,7 +145,7 @@ func New(o Options) (*Node, error) {
 	if o.MinFree == 0 {
 		o.MinFree = 1 << 30
 	}
-	if o.MaxFill == 0 {
+	if o.MaxFill == 0 && o.Store.HardQuota() {
 		o.MaxFill = 0.80
 	}
 	if o.EgressUID == 0 {
@@ -191,13 +192,17 @@ func New(o Options) (*Node, error) {
 	return &Node{
 		o: o, clock: o.Clock, log: o.Log, control: c, redactor: o.Redactor,
 		mirrors: &mirrors{
-			dir: filepath.Join(o.Root, "mirrors"), gitBase: base, token: c.gitToken, clock: o.Clock,
+			dir: filepath.Join(o.Root, "mirrors"), gitBase: base, clock: o.Clock,
+			token: func(ctx context.Context, r wire.Remote) (wire.GitToken, error) {
+				return c.gitToken(ctx, wire.GitTokenRequest{RepositoryID: r.RepositoryID})
+			},
 			locks: map[int64]chan struct{}{}, ready: map[int64]bool{}, account: account,
 		},
 		images:   image.New(image.Options{Dir: filepath.Join(o.Root, "images")}),
 		slots:    make(chan struct{}, o.Refreshes),
 		instance: rand.Text(), announced: make(chan struct{}),
-		running: map[string]*running{}, working: map[int64]bool{}, secrets: map[string]int{}, offered: map[snapshot.SnapshotID]time.Time{},
+		ofModules: map[int64]*mirrors{},
+		running:   map[string]*running{}, working: map[int64]bool{}, secrets: map[string]int{}, offered: map[snapshot.SnapshotID]time.Time{},
 	}, nil
 }
 
@@ -237,7 +242,7 @@ func (n *Node) Run(ctx context.Context) error {
 
 // prepare makes the directories, takes the lock and asks the launcher what it can do.
 func (n *Node) prepare(ctx context.Context) (unlock func(), err error) {
-	for _, d := range []string{n.o.Root, n.mirrors.dir, filepath.Dir(n.o.Socket)} {
+	for _, d := range []string{n.o.Root, filepath.Dir(n.o.Socket)} {
 		// 0711: runners and sandboxes of other uids pass, and need not list.
 		if err := os.MkdirAll(d, 0o711); err != nil {
 			return nil, err

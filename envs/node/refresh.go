@@ -139,15 +139,16 @@ func proofOf(w wire.RefreshWork) snapshot.CloneID {
 
 // refresher is one refresh.
 type refresher struct {
-	n      *Node
-	work   int64 // id of the work item
-	w      wire.RefreshWork
-	box    box
-	given  []secret // by the control plane
-	meta   snapshot.Meta
-	from   string // snapshot it goes on from; empty: afresh
-	phase  string
-	phases map[string]time.Duration
+	n       *Node
+	work    int64 // id of the work item
+	w       wire.RefreshWork
+	box     box
+	given   []secret // by the control plane
+	meta    snapshot.Meta
+	modules []module // submodules that were fetched
+	from    string   // snapshot it goes on from; empty: afresh
+	phase   string
+	phases  map[string]time.Duration
 }
 
 // in runs one phase and notes how long it took, in all if it is tried again.
@@ -185,7 +186,14 @@ func (r *refresher) run(ctx context.Context) (snapshot.Info, error) {
 			return snapshot.Info{}, err
 		}
 	}
-	if err := r.in("fetch", func() error { return n.mirrors.Fetch(ctx, r.w.Remote, r.w.Commit) }); err != nil {
+	err = r.in("fetch", func() error {
+		err := n.mirrors.Fetch(ctx, r.w.Remote, r.w.Commit)
+		if err == nil {
+			r.modules, err = n.fetchModules(ctx, r.w.Remote, r.w.Commit)
+		}
+		return err
+	})
+	if err != nil {
 		return snapshot.Info{}, err
 	}
 	info, err := r.build(ctx, l.Snapshots)

@@ -50,7 +50,7 @@ func (r *refresher) checkout(ctx context.Context, c *stream.Client) error {
 			return err
 		}
 	}
-	return nil
+	return r.submodules(ctx, c)
 }
 
 // quietly is git without what a repository that setup has written may bid it
@@ -89,7 +89,7 @@ func (r *refresher) sync(ctx context.Context, c *stream.Client, from string) err
 			return err
 		}
 	}
-	return nil
+	return r.submodules(ctx, c)
 }
 
 // words is a command of ours as people are shown it.

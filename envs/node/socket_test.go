@@ -273,7 +273,10 @@ func TestFullDiskRefusesWithWords(t *testing.T) {
 type sized struct {
 	snapshot.Store
 	space snapshot.Space
+	pool  bool
 }
+
+func (s sized) HardQuota() bool { return s.pool }
 
 func (s sized) Space(context.Context) (snapshot.Space, error) { return s.space, nil }
 
@@ -282,18 +285,21 @@ func (s sized) Space(context.Context) (snapshot.Space, error) { return s.space, 
 func TestFullPoolRefusesWithWords(t *testing.T) {
 	for name, c := range map[string]struct {
 		fill float64
+		pool bool
 		free int64
 		want string // of 1000 GiB
 	}{
-		"default":      {0, 170, "node node-1 is 83 % full, nothing is restored above 80 %"},
-		"at the bound": {0, 200, ""},
-		"higher":       {0.9, 170, ""},
-		"lower":        {0.5, 400, "60 % full, nothing is restored above 50 %"},
-		"none":         {-1, 0, ""},
+		"default":         {0, true, 170, "node node-1 is 83 % full, nothing is restored above 80 %"},
+		"at the bound":    {0, true, 200, ""},
+		"higher":          {0.9, true, 170, ""},
+		"lower":           {0.5, true, 400, "60 % full, nothing is restored above 50 %"},
+		"none":            {-1, true, 0, ""},
+		"a filesystem":    {0, false, 170, ""},
+		"a bound for one": {0.8, false, 170, "83 % full"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, f := newFakeWorld(t, func(o *nodeOptions) {
-				o.MaxFill, o.Store = c.fill, sized{o.Store, snapshot.Space{Total: 1000 << 30, Free: c.free << 30}}
+				o.MaxFill, o.Store = c.fill, sized{o.Store, snapshot.Space{Total: 1000 << 30, Free: c.free << 30}, c.pool}
 			})
 			f.publish("snap-1")
 			_, err := dial.Restore(t.Context(), w.socket, w.grant("s1", wire.PurposeWork, "snap-1"))

@@ -156,6 +156,9 @@ func (n *Node) perform(ctx context.Context, w wire.Work) (*wire.SnapshotOffer, *
 		if err := n.mirrors.Fetch(ctx, w.Fetch.Remote, w.Fetch.Commit); err != nil {
 			return nil, nil, err
 		}
+		if _, err := n.fetchModules(ctx, w.Fetch.Remote, w.Fetch.Commit); err != nil {
+			return nil, nil, err
+		}
 		return nil, n.driftSince(ctx, *w.Fetch), nil
 	case w.Kind == wire.WorkDiscard && w.Discard != nil:
 		return nil, nil, n.discardSession(ctx, *w.Discard)

@@ -51,7 +51,27 @@ func (b *box) checkout(ctx context.Context, sha string) error {
 	if _, err := b.must(ctx, c); err != nil {
 		return fmt.Errorf("check out commit %s: %w", short12(sha), err)
 	}
-	return nil
+	return b.submodules(ctx, sha)
+}
+
+// submodulesScript brings the submodules that the snapshot has to the commits
+// that the one checked out names, from their mirrors. If that cannot be done
+// their directories are emptied: with what was there before, they would look
+// like a change.
+const submodulesScript = `[ -d .git/modules ] || exit 0
+git submodule --quiet update --force --checkout && exit 0
+git submodule --quiet deinit --force --all
+exit 3`
+
+func (b *box) submodules(ctx context.Context, sha string) error {
+	c := b.a.git(b.a.repository())
+	c.argv = []string{"sh", "-c", submodulesScript}
+	c.env = append(c.env, "GIT_ALLOW_PROTOCOL=file")
+	r, err := b.run(ctx, c)
+	if err == nil && !r.ok() {
+		b.a.events.note("The submodules could not be brought to where commit %s has them, so their directories are empty: %v.", short12(sha), failed(c.argv, r))
+	}
+	return err
 }
 
 // goOn makes the clone of another's turn fit to be worked in: what worked there

@@ -15,15 +15,16 @@ import (
 
 // Paths and names inside a sandbox.
 const (
-	Workspace  = "/workspace"
-	Home       = "/home/agent"
-	InitPath   = "/run/inspect/init"
-	MirrorPath = "/run/inspect/mirror.git"
-	SocketDir  = "/run/inspect/sock" // has the socket of each Forward, named by its port
-	InsideUID  = 1000
-	InsideGID  = 1000
-	InsideUser = "agent"
-	SearchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin"
+	Workspace   = "/workspace"
+	Home        = "/home/agent"
+	InitPath    = "/run/inspect/init"
+	MirrorPath  = "/run/inspect/mirror.git"
+	ModulesPath = "/run/inspect/modules" // has the mirrors of submodules
+	SocketDir   = "/run/inspect/sock"    // has the socket of each Forward, named by its port
+	InsideUID   = 1000
+	InsideGID   = 1000
+	InsideUser  = "agent"
+	SearchPath  = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin"
 )
 
 // Ports on the loopback inside that lead outside, where a sandbox has them.

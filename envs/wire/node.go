@@ -140,6 +140,9 @@ type SnapshotOffer struct {
 // GitTokenRequest asks for a read-only token for one repository.
 type GitTokenRequest struct {
 	RepositoryID int64 `json:"repository_id"`
+	// URL asks for that of a submodule of the repository: its clone URL without
+	// credentials, as a hostile .gitmodules names it. Empty: the repository itself.
+	URL string `json:"url,omitempty"`
 }
 
 // GitToken is sent as the password of x-access-token.

@@ -460,7 +460,8 @@ func (s *Store) Space(context.Context) (snapshot.Space, error) {
 	if err := unix.Statfs(s.root, &st); err != nil {
 		return snapshot.Space{}, fmt.Errorf("space of the store: %w", err)
 	}
-	return snapshot.Space{Total: int64(st.Blocks) * st.Bsize, Free: int64(st.Bavail) * st.Bsize}, nil
+	// As df counts: blocks that are kept from us are neither used nor free.
+	return snapshot.Space{Total: int64(st.Blocks-st.Bfree+st.Bavail) * st.Bsize, Free: int64(st.Bavail) * st.Bsize}, nil
 }
 
 // sync writes the filesystem's dirty pages out.
