@@ -367,3 +367,46 @@ func TestDigestsOfHostileAnswers(t *testing.T) {
 		}
 	}
 }
+
+// A submodule that cannot be brought to where the session's commit has it is
+// emptied: what the snapshot had there is no change of the agent's.
+func TestSubmoduleThatCannotFollow(t *testing.T) {
+	s := sample{snapshot: filepath.Join(theDir, "module-snapshot"), mirror: filepath.Join(theDir, "module-mirror.git")}
+	script := `set -e
+export GIT_ALLOW_PROTOCOL=file
+git init -q -b main "$1-lib"; cd "$1-lib"; echo one >lib.txt; git add -A; git commit -q -m one
+git init -q -b main "$1"; cd "$1"; echo bad >state.txt
+git submodule --quiet add "$1-lib" lib; git add -A; git commit -q -m first
+git clone -q --recurse-submodules "$1" "$2"
+cd "$1-lib"; echo two >lib.txt; git commit -q -am two
+cd "$1"; git -C lib pull -q; git add -A; git commit -q -m second
+git clone -q --bare "$1" "$3"
+`
+	_, err := hostGit("/", "sh", "-c", script, "sh", filepath.Join(theDir, "module-origin"), s.snapshot, s.mirror)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	w.sample, w.node.sample = s, s
+	for at, dir := range map[*string]string{&s.first: s.snapshot, &s.second: s.mirror} {
+		if *at, err = hostGit(dir, "git", "rev-parse", "HEAD"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.node.commit, w.spec.BaseSHA, w.spec.SnapshotCommit = s.first, s.second, s.first
+	w.spec.Harness.Command = []string{"sh", "-c", `echo good >state.txt; echo "in lib: $(ls lib)."; git status --porcelain`}
+	o := w.outcome()
+	if o.Kind != wire.OutcomeVerified || o.Results[0].ExitCode != 0 {
+		t.Fatalf("%+v", o)
+	}
+	if got := w.control.texts(wire.EventOutput); !strings.Contains(got, "in lib: .") || strings.Contains(got, "M lib") {
+		t.Errorf("the agent says %s", got)
+	}
+	if notes := w.control.texts(wire.EventNote); !strings.Contains(notes, "The submodules could not be brought to where commit "+short12(s.second)+" has them") {
+		t.Errorf("notes: %s", notes)
+	}
+	changed, err := hostGit(w.unbundle(o.Bundle), "git", "diff", "--name-only", s.second, "HEAD")
+	if err != nil || changed != "state.txt" {
+		t.Errorf("the result changes %q, %v", changed, err)
+	}
+}
