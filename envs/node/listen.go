@@ -83,6 +83,19 @@ func (n *Node) listen() (*server, error) {
 		}
 		return struct{}{}, n.discardGranted(ctx, uid, r.Grant)
 	}))
+	mux.HandleFunc("POST /list", s.handle(func(ctx context.Context, uid int, _ []byte) (any, error) {
+		if err := n.mayLook(uid); err != nil {
+			return nil, err
+		}
+		return n.state(ctx)
+	}))
+	mux.HandleFunc("POST /space", s.handle(func(ctx context.Context, uid int, _ []byte) (any, error) {
+		if err := n.mayLook(uid); err != nil {
+			return nil, err
+		}
+		sp, err := n.o.Store.Space(ctx)
+		return wire.SpaceReply{FreeBytes: sp.Free, TotalBytes: sp.Total, Refuses: n.refuses(sp)}, err
+	}))
 	for path, do := range map[string]func(context.Context, wire.Grant, string) (bool, error){
 		"POST /run/start": n.runStart, "POST /run/state": n.runState, "POST /run/stop": n.runStop, "POST /run/stop-all": n.runStopAll,
 	} {
@@ -106,6 +119,15 @@ func (n *Node) listen() (*server, error) {
 		},
 	}
 	return s, nil
+}
+
+// mayLook lets in who may ask about everything on this node: root, the daemon's
+// own account and the control plane's.
+func (n *Node) mayLook(uid int) error {
+	if uid == 0 || uid == os.Geteuid() || n.o.ControlUID != 0 && uid == n.o.ControlUID {
+		return nil
+	}
+	return refuse("unauthorized", "only root and the control plane of this machine may look at what is on the node")
 }
 
 // serve accepts until ctx ends, then waits for what it is doing. The socket

@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -324,6 +326,34 @@ func TestFullPoolRefusesWithWords(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Who may look at the node sees what is there; nobody else does.
+func TestListAndSpace(t *testing.T) {
+	w, f := newFakeWorld(t, func(o *nodeOptions) { o.Store = sized{o.Store, snapshot.Space{Total: 100, Free: 5}, true} })
+	f.publish("snap-1")
+	f.restore("snap-1", "s1")
+	l, err := dial.List(t.Context(), w.socket)
+	must(t, err)
+	if len(l.Clones) != 1 || l.Clones[0].Session != "s1" || len(l.Snapshots) != 1 || l.TotalBytes != 100 {
+		t.Errorf("%+v", l)
+	}
+	sp, err := dial.Space(t.Context(), w.socket)
+	if err != nil || sp.FreeBytes != 5 || sp.TotalBytes != 100 || !strings.Contains(sp.Refuses, "95 % full") {
+		t.Errorf("%+v, %v", sp, err)
+	}
+	if os.Geteuid() != 0 {
+		return // nobody else can be
+	}
+	must(t, os.Chmod(w.root, 0o755))
+	for _, path := range []string{"/list", "/space"} {
+		cmd := exec.Command("curl", "-s", "--unix-socket", w.socket, "-d", "{}", "http://node"+path)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 64321, Gid: 64321}}
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), `"unauthorized"`) {
+			t.Errorf("%s for another account: %v, %s", path, err, out)
+		}
 	}
 }
 

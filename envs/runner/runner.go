@@ -391,7 +391,11 @@ func (a *attempt) discard(live context.Context) {
 	ctx, cancel := proc.WithTimeout(context.WithoutCancel(live), a.clock, a.opt.pace.discard)
 	defer cancel()
 	for _, purpose := range []string{wire.PurposeWork, wire.PurposeVerify} {
-		if err := a.node.Discard(ctx, a.grant(purpose)); err != nil {
+		err := a.node.Discard(ctx, a.grant(purpose))
+		var refused *wire.Error
+		if errors.As(err, &refused) && refused.Code == "unauthorized" {
+			a.log.Info("the clone is left to the control plane", "purpose", purpose)
+		} else if err != nil {
 			// The node daemon collects what nobody needs any more.
 			a.log.Warn("a clone could not be discarded", "purpose", purpose, "error", err)
 		}

@@ -255,6 +255,15 @@ type TurnRequest struct {
 	Turn  int    `json:"turn"`
 }
 
+// SpaceReply answers POST /space on the node's socket; POST /list there is
+// answered with the NodeState. Neither takes a grant: root and the control
+// plane's account may ask.
+type SpaceReply struct {
+	FreeBytes  int64  `json:"free_bytes"`
+	TotalBytes int64  `json:"total_bytes"`
+	Refuses    string `json:"refuses,omitempty"` // as in NodeState
+}
+
 // RunRequest (POST /run/start, /run/state, /run/stop) is about the runner of the
 // grant's attempt; POST /run/stop-all is about all runners here. Each is
 // idempotent: an attempt is started once, one that is not there is stopped.

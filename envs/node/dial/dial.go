@@ -64,6 +64,23 @@ func Discard(ctx context.Context, socket, grant string) error {
 	})
 }
 
+// List asks what is on the node. Only root and the control plane's account are
+// answered. Errors as for Restore.
+func List(ctx context.Context, socket string) (s wire.NodeState, err error) {
+	err = insist(ctx, "list what is on the node", func(ctx context.Context) error {
+		return post(ctx, socket, "/list", struct{}{}, &s)
+	})
+	return s, err
+}
+
+// Space asks how much room there is on the node. Errors as for List.
+func Space(ctx context.Context, socket string) (s wire.SpaceReply, err error) {
+	err = insist(ctx, "ask for the node's space", func(ctx context.Context) error {
+		return post(ctx, socket, "/space", struct{}{}, &s)
+	})
+	return s, err
+}
+
 // Run asks for what (start, state, stop or stop-all) to be done with the runner
 // of the grant's attempt. Errors as for Restore.
 func Run(ctx context.Context, socket, what, grant, secret string) (running bool, err error) {
