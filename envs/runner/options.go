@@ -75,7 +75,7 @@ func (p *pace) setDefaults() {
 		{&p.turn, time.Minute},
 		{&p.restore, 10 * time.Minute},
 		{&p.sandbox, 3 * time.Minute},
-		{&p.keepTurn, time.Minute},
+		{&p.keepTurn, 10 * time.Second},
 		{&p.boot, 90 * time.Second},
 		{&p.service, time.Minute},
 		{&p.sandboxEnd, 15 * time.Second},

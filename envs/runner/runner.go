@@ -225,9 +225,11 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 		}
 		if work != before {
 			<-ag.Done()
-			if ag, err = a.boot(live, work); err != nil {
+			anew, err := a.boot(live, work)
+			if err != nil {
 				return end(a.trouble(ctx, "harness", err))
 			}
+			ag = anew
 		}
 	}
 	var base baseline
