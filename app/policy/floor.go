@@ -150,6 +150,9 @@ func Effective(sp spec.Spec, b Bounds) (spec.Spec, []Value, error) {
 	number(&e, "limits.concurrent", &l.Concurrent, d.Concurrent, func(k spec.FloorKeys) int { return k.Limits.Concurrent }, intWords)
 	number(&e, "limits.budget_usd", &l.Budget, d.Budget, func(k spec.FloorKeys) spec.Money { return k.Limits.Budget }, spec.Money.String)
 
+	e.refresh(sp.Refresh)
+	e.keepFailed(sp.KeepFailed)
+
 	e.protected(sp)
 	p := &e.out.Publish
 	number(&e, "publish.max_files", &p.MaxFiles, def.Publish.MaxFiles, func(k spec.FloorKeys) int { return k.MaxFiles }, intWords)
@@ -200,6 +203,55 @@ func number[N cmp.Ordered](e *effect, key string, v *N, def N, of func(spec.Floo
 	value := Value{Key: key, Value: words(*v), From: from}
 	if *v != asked {
 		value.Instead = words(asked)
+	}
+	e.values = append(e.values, value)
+}
+
+// What binds where no floor says anything: a refresh takes minutes of a
+// machine, and a clone that is kept takes its disk.
+const (
+	leastRefreshEvery = 5 * time.Minute
+	mostKeepFailed    = 24 * time.Hour
+)
+
+// refresh raises the time between refreshes to the longest of the floors.
+func (e *effect) refresh(asked spec.Refresh) {
+	least, from := leastRefreshEvery, fromAlways
+	for _, l := range e.bounds {
+		if every := l.keys.RefreshEvery; every > 0 && (from == fromAlways || every > least) {
+			least, from = every, l.from
+		}
+	}
+	def := spec.Default().Refresh
+	value := Value{Key: "refresh.every", Value: durationWords(asked.Every), From: spec.FileName}
+	switch {
+	case asked.Every < least:
+		e.out.Refresh.Every = least
+		value.Value, value.Instead, value.From = durationWords(least), durationWords(asked.Every), from
+	case asked.Every == def.Every:
+		value.From = fromDefault
+	}
+	e.values = append(e.values, value)
+	e.plain("refresh.max_age", durationWords(asked.MaxAge), durationWords(def.MaxAge))
+	e.plain("refresh.max_drift", intWords(asked.MaxDrift), intWords(def.MaxDrift))
+	e.plain("refresh.when_stale", asked.WhenStale, def.WhenStale)
+}
+
+// keepFailed lowers how long a failed clone is kept to the shortest of the floors.
+func (e *effect) keepFailed(asked time.Duration) {
+	most, from := mostKeepFailed, fromAlways
+	for _, l := range e.bounds {
+		if keep := l.keys.KeepFailed; keep != nil && (from == fromAlways || *keep < most) {
+			most, from = *keep, l.from
+		}
+	}
+	value := Value{Key: "keep_failed", Value: durationWords(asked), From: spec.FileName}
+	switch {
+	case asked > most:
+		e.out.KeepFailed = most
+		value.Value, value.Instead, value.From = durationWords(most), durationWords(asked), from
+	case asked == 0:
+		value.From = fromDefault
 	}
 	e.values = append(e.values, value)
 }

@@ -269,6 +269,8 @@ egress: [npm, "*.internal.example"]
 data: {provenance: production}
 harness: {kind: codex, model: openai/gpt}
 limits: {cpu: 64, memory: 1TiB, pids: 32768, disk: 10TiB, egress: 1TiB, timeout: 24h, concurrent: 1000, budget_usd: 100000}
+refresh: {every: 1m, max_age: 8760h, max_drift: 1000000, when_stale: use}
+keep_failed: 168h
 publish: {max_files: 10000, max_bytes: 64MiB}
 `
 
@@ -303,6 +305,10 @@ func TestEachKeyOfTheFloorBinds(t *testing.T) {
 			holds: func(sp spec.Spec, b Bounds) bool {
 				return sp.Publish.MaxBytes == 5<<10 && b.Tighten(Rules{MaxBytes: 9 << 10}).MaxBytes == 5<<10
 			}},
+		"RefreshEvery": {floor: "refresh: {every: 1h}", shown: Value{Key: "refresh.every", Value: "1h"},
+			holds: func(sp spec.Spec, _ Bounds) bool { return sp.Refresh.Every == time.Hour }},
+		"KeepFailed": {floor: "limits: {keep_failed: 1h}", shown: Value{Key: "keep_failed", Value: "1h"},
+			holds: func(sp spec.Spec, _ Bounds) bool { return sp.KeepFailed == time.Hour }},
 		"Limits.CPU":         {floor: "limits: {cpu: 0.5}", shown: Value{Key: "limits.cpu", Value: "0.5"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.CPU == 0.5 }},
 		"Limits.MemoryBytes": {floor: "limits: {memory: 1GiB}", shown: Value{Key: "limits.memory", Value: "1GiB"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.MemoryBytes == 1<<30 }},
 		"Limits.Pids":        {floor: "limits: {pids: 100}", shown: Value{Key: "limits.pids", Value: "100"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.Pids == 100 }},
@@ -344,6 +350,36 @@ func TestEachKeyOfTheFloorBinds(t *testing.T) {
 			if !slices.ContainsFunc(values, func(v Value) bool { return v.Key == c.shown.Key && v.Value == c.shown.Value && v.From == from }) {
 				t.Errorf("%s in %s is not explained: %+v", key, from, values)
 			}
+		}
+	}
+}
+
+// How often snapshots are refreshed and how long clones are kept is bound where
+// no floor says anything too, and a floor may say more or less than that.
+func TestRefreshAndKeepFailedAreBound(t *testing.T) {
+	for _, c := range []struct {
+		defaults, entry, asks string
+		every, keep           time.Duration
+		from                  string // of refresh.every
+	}{
+		{"", "", "", 30 * time.Minute, 0, "default"},
+		{"", "", "refresh: {every: 1m}\nkeep_failed: 168h\n", 5 * time.Minute, 24 * time.Hour, "always"},
+		{"", "", "refresh: {every: 2h}\nkeep_failed: 2h\n", 2 * time.Hour, 2 * time.Hour, ".inspect.yml"},
+		{"refresh: {every: 1m}, limits: {keep_failed: 72h}", "", "refresh: {every: 1m}\nkeep_failed: 168h\n", time.Minute, 72 * time.Hour, ".inspect.yml"},
+		{"refresh: {every: 10m}, limits: {keep_failed: 72h}", "refresh: {every: 1m}, limits: {keep_failed: 168h}", "refresh: {every: 1m}\nkeep_failed: 168h\n", 10 * time.Minute, 72 * time.Hour, "floor: defaults"},
+		{"refresh: {every: 1m}", "refresh: {every: 1h}, limits: {keep_failed: 0s}", "keep_failed: 2h\n", time.Hour, 0, "floor: repositories[0]"},
+	} {
+		b, _ := floorOf(t, "version: 1\ndefaults: {"+c.defaults+"}\nrepositories: [{match: \"**\", "+c.entry+"}]\n").For(1, "a/b")
+		asked := specOf(t, c.asks)
+		sp, values, err := Effective(asked, b)
+		if err != nil || sp.Refresh.Every != c.every || sp.KeepFailed != c.keep {
+			t.Errorf("%+v: every %s, keep %s (%v)", c, sp.Refresh.Every, sp.KeepFailed, err)
+		}
+		if !slices.ContainsFunc(values, func(v Value) bool { return v.Key == "refresh.every" && v.From == c.from }) {
+			t.Errorf("%+v: explained as %+v", c, values)
+		}
+		if sp.EnvironmentDigest() != asked.EnvironmentDigest() {
+			t.Errorf("%+v makes another environment", c)
 		}
 	}
 }

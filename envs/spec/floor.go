@@ -5,6 +5,7 @@ import (
 	"maps"
 	"regexp"
 	"strings"
+	"time"
 
 	"gopkg.in/yaml.v3"
 )
@@ -40,8 +41,13 @@ type FloorKeys struct {
 	Protected []string // added to those of a repository
 	MaxFiles  int
 	MaxBytes  int64
-	Images    []string // doublestar patterns of registry/repository, or with @ of registry/repository@sha256:…
-	Sandbox   string   // the least tier of sandboxes, of Tiers; empty: any
+	// RefreshEvery is the least a repository may ask for under refresh.every.
+	RefreshEvery time.Duration
+	// KeepFailed is the most a repository may ask for under keep_failed; 0 keeps
+	// nothing, nil binds nothing.
+	KeepFailed *time.Duration
+	Images     []string // doublestar patterns of registry/repository, or with @ of registry/repository@sha256:…
+	Sandbox    string   // the least tier of sandboxes, of Tiers; empty: any
 }
 
 // Tiers of sandboxes a floor can ask for, the weaker first.
@@ -80,6 +86,10 @@ func floorSchema() field {
 	for _, key := range []string{"protected", "max_files", "max_bytes", "push", "four_eyes"} {
 		publish.fields[key] = file["publish"].fields[key]
 	}
+	limits := file["limits"]
+	limits.fields = maps.Clone(limits.fields)
+	limits.fields["keep_failed"] = file["keep_failed"]
+	refresh := field{kind: kindMap, help: "a map", fields: map[string]field{"every": file["refresh"].fields["every"]}}
 	pattern := func(help string) field {
 		return field{kind: kindText, help: help, max: 200, check: func(s string) bool {
 			return plainPattern(s) && (s == "**" || strings.Contains(s, "/"))
@@ -90,7 +100,8 @@ func floorSchema() field {
 	secret := field{kind: kindText, help: "the name of a secret, or a pattern like NPM_*", check: secretPattern.MatchString}
 	keys := map[string]field{
 		"egress":    {kind: kindList, help: "a list of hosts and ecosystems", max: 200, item: &host},
-		"limits":    file["limits"],
+		"limits":    limits,
+		"refresh":   refresh,
 		"models":    {kind: kindList, help: "a list of patterns of models", max: 100, item: &model},
 		"harnesses": {kind: kindList, help: "a list of kinds of harness", item: &harness},
 		"data":      {kind: kindList, help: "a list of provenances", item: &provenance},
@@ -151,6 +162,11 @@ func buildFloorKeys(n *yaml.Node) FloorKeys {
 	list("images", &k.Images)
 	text(child(n, "sandbox"), &k.Sandbox)
 	buildLimits(child(n, "limits"), &k.Limits)
+	if keep := child(child(n, "limits"), "keep_failed"); keep != nil {
+		k.KeepFailed = new(time.Duration)
+		duration(keep, k.KeepFailed)
+	}
+	duration(child(child(n, "refresh"), "every"), &k.RefreshEvery)
 	publish := child(n, "publish")
 	texts(child(publish, "protected"), &k.Protected)
 	number(child(publish, "max_files"), &k.MaxFiles)

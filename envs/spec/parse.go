@@ -322,6 +322,12 @@ func build(root *yaml.Node) Spec {
 		}
 	}
 	buildLimits(child(root, "limits"), &s.Limits)
+	refresh := child(root, "refresh")
+	duration(child(refresh, "every"), &s.Refresh.Every)
+	duration(child(refresh, "max_age"), &s.Refresh.MaxAge)
+	number(child(refresh, "max_drift"), &s.Refresh.MaxDrift)
+	text(child(refresh, "when_stale"), &s.Refresh.WhenStale)
+	duration(child(root, "keep_failed"), &s.KeepFailed)
 	harness := child(root, "harness")
 	text(child(harness, "kind"), &s.Harness.Kind)
 	text(child(harness, "command"), &s.Harness.Command)
@@ -343,16 +349,14 @@ func buildLimits(n *yaml.Node, l *Limits) {
 	size(child(n, "disk"), &l.DiskBytes)
 	size(child(n, "egress"), &l.EgressBytes)
 	number(child(n, "pids"), &l.Pids)
-	if timeout := child(n, "timeout"); timeout != nil {
-		l.Timeout, _ = time.ParseDuration(timeout.Value)
-	}
+	duration(child(n, "timeout"), &l.Timeout)
 	number(child(n, "concurrent"), &l.Concurrent)
 	if budget := child(n, "budget_usd"); budget != nil {
 		l.Budget, _ = ParseMoney(budget.Value)
 	}
 }
 
-// text, texts, number and size take over a value that has been validated; a
+// text, texts, number, size and duration take over a value that has been validated; a
 // key that is missing leaves what was there.
 func text(n *yaml.Node, into *string) {
 	if n != nil {
@@ -394,6 +398,12 @@ func number[N int | int64](n *yaml.Node, into *N) {
 func size(n *yaml.Node, into *int64) {
 	if n != nil {
 		*into, _ = parseSize(n.Value)
+	}
+}
+
+func duration(n *yaml.Node, into *time.Duration) {
+	if n != nil {
+		*into, _ = time.ParseDuration(n.Value)
 	}
 }
 

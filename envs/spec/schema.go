@@ -82,12 +82,13 @@ func schema() field {
 			"screenshot": {kind: kindText, help: "an http:// address", check: regexp.MustCompile(`^https?://`).MatchString, later: true},
 			"viewport":   {kind: kindText, help: "a size like 1280x800", check: regexp.MustCompile(`^[1-9][0-9]{1,3}x[1-9][0-9]{1,3}$`).MatchString, later: true},
 		}}},
-		"refresh": {kind: kindMap, help: "a map", later: true, fields: map[string]field{
-			"every":      {kind: kindDuration, help: "a duration like 30m, at least 1m", check: atLeast(time.Minute)},
-			"max_age":    {kind: kindDuration, help: "a duration like 2h", check: atLeast(time.Minute)},
-			"max_drift":  {kind: kindInt, help: "a number of commits, 1 or more", check: between(1, 1_000_000)},
-			"when_stale": {kind: kindText, help: "use, refuse or cold", only: []string{"use", "refuse", "cold"}},
+		"refresh": {kind: kindMap, help: "a map", fields: map[string]field{
+			"every":      {kind: kindDuration, help: "a duration like 30m, from 1m to 168h", check: durationBetween(time.Minute, week)},
+			"max_age":    {kind: kindDuration, help: "a duration like 2h, from 1m to 8760h", check: durationBetween(time.Minute, 365*24*time.Hour)},
+			"max_drift":  {kind: kindInt, help: "a number of commits from 1 to 1000000", check: between(1, 1_000_000)},
+			"when_stale": {kind: kindText, help: "use, refuse or cold", only: []string{StaleUse, StaleRefuse, StaleCold}},
 		}},
+		"keep_failed": {kind: kindDuration, help: "a duration like 2h, from 0s to 168h", check: durationBetween(0, week)},
 		"limits": {kind: kindMap, help: "a map", fields: map[string]field{
 			"cpu":                {kind: kindNumber, help: "a number of cores from 0.1 to 256", check: inRange(0.1, 256)},
 			"memory":             {kind: kindSize, help: "a size like 4GiB, from 64MiB to 1TiB", check: sizeBetween(64<<20, 1<<40)},
@@ -246,7 +247,7 @@ func sizeBetween(lo, hi int64) func(string) bool {
 	return func(s string) bool { n, err := parseSize(s); return err == nil && n >= lo && n <= hi }
 }
 
-func atLeast(lo time.Duration) func(string) bool { return durationBetween(lo, 365*24*time.Hour) }
+const week = 7 * 24 * time.Hour
 
 func durationBetween(lo, hi time.Duration) func(string) bool {
 	return func(s string) bool { d, err := time.ParseDuration(s); return err == nil && d >= lo && d <= hi }

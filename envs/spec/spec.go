@@ -30,12 +30,16 @@ type Spec struct {
 	EgressGuessed bool `json:"egress_guessed,omitempty"`
 	// Inject are the credentials the egress proxy adds; each Host is an entry
 	// of Egress too.
-	Inject   []Injection `json:"inject,omitempty"`
-	Verify   []Verify    `json:"verify,omitempty"`
-	Limits   Limits      `json:"limits"`
-	Harness  Harness     `json:"harness"`
-	Publish  Publish     `json:"publish"`
-	Triggers Triggers    `json:"triggers"`
+	Inject  []Injection `json:"inject,omitempty"`
+	Verify  []Verify    `json:"verify,omitempty"`
+	Limits  Limits      `json:"limits"`
+	Refresh Refresh     `json:"refresh"`
+	// KeepFailed is how long the clone of a session that failed is kept for
+	// people to look at; 0: not at all.
+	KeepFailed time.Duration `json:"keep_failed,omitempty"`
+	Harness    Harness       `json:"harness"`
+	Publish    Publish       `json:"publish"`
+	Triggers   Triggers      `json:"triggers"`
 }
 
 // Step is a shell line, run with sh -c in the sandbox, and the names of the
@@ -140,6 +144,23 @@ type Limits struct {
 	Budget      Money         `json:"budget"`       // of the session's model calls
 }
 
+// Refresh says how fresh snapshots are kept, and how fresh a session wants its
+// own. Zero never occurs after Parse.
+type Refresh struct {
+	Every     time.Duration `json:"every"`     // from the beginning of one refresh to the next
+	MaxAge    time.Duration `json:"max_age"`   // of a snapshot that is behind the session's commit, since it was last the newest there could be
+	MaxDrift  int           `json:"max_drift"` // commits from the snapshot to the session's
+	WhenStale string        `json:"when_stale"`
+}
+
+// What becomes of a session whose snapshot is older or further behind than it
+// wants.
+const (
+	StaleUse    = "use"    // it takes the snapshot, which it brings up to date anyway
+	StaleRefuse = "refuse" // it ends
+	StaleCold   = "cold"   // it waits for one prepared afresh at its own commit
+)
+
 // Harness says which agent works. After Parse an empty Kind means the
 // operator's default; in the spec of a session it is filled in.
 type Harness struct {
@@ -199,6 +220,9 @@ func Default() Spec {
 			CPU: 2, MemoryBytes: 4 << 30, Pids: 512, DiskBytes: 10 << 30, EgressBytes: 10 << 30,
 			Timeout: 45 * time.Minute, Concurrent: 4, Budget: 5 * Dollar,
 		},
+		// A session fetches what its snapshot lacks and runs setup again where
+		// dependencies changed, so a stale snapshot costs time, not correctness.
+		Refresh:  Refresh{Every: 30 * time.Minute, MaxAge: 2 * time.Hour, MaxDrift: 200, WhenStale: StaleUse},
 		Publish:  Publish{Prefix: "inspect", MaxFiles: 100, MaxBytes: 4 << 20},
 		Triggers: Triggers{Labels: []string{"inspect"}, Commands: "write"},
 	}

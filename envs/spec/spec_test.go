@@ -40,6 +40,7 @@ triggers: {labels: [inspect, "help wanted"], commands: write, on_buildkite_failu
 		Egress:   []string{"go", "npm", "*.internal.example:443", "nexus:8081"},
 		Verify:   []Verify{{Name: "unit", Run: "go test -json ./...", Report: "gotest"}, {Name: "lint", Run: "make lint", Report: "exit"}},
 		Limits:   Limits{CPU: 1.5, MemoryBytes: 512 << 20, Pids: 64, DiskBytes: 1 << 30, EgressBytes: 2 << 30, Timeout: 5 * time.Minute, Concurrent: 2, Budget: 2125 * Dollar / 1000},
+		Refresh:  Default().Refresh,
 		Harness:  Harness{Kind: "command", Command: "fix-it --fast", Model: "anthropic/claude-sonnet"},
 		Publish:  Publish{Prefix: "robots", Protected: []string{"**/migrations/**"}, MaxFiles: 7, MaxBytes: 1 << 20},
 		Triggers: Triggers{Labels: []string{"inspect", "help wanted"}, Commands: "write"},
@@ -150,7 +151,10 @@ func TestProblems(t *testing.T) {
 		{"egress wrong too", "version: 1\negress: [{host: a.example}]\n", "line 2: egress[0].header_from: expected the name of a secret: upper-case letters, digits and '_'; the key is missing"},
 		{"image by tag", "version: 1\nimage: a/b:latest\n", `line 2: image: expected an image by digest (name@sha256:…), but found "a/b:latest"`},
 		{"image with an option", "version: 1\nimage: \"--x@sha256:" + strings.Repeat("0", 64) + "\"\n", "line 2: image: expected an image by digest"},
-		{"refresh", "version: 1\nrefresh: {every: 30m}\n", "line 2: refresh: not supported yet"},
+		{"refresh too often", "version: 1\nrefresh: {every: 10s}\n", `line 2: refresh.every: expected a duration like 30m, from 1m to 168h, but found "10s"`},
+		{"drift of nothing", "version: 1\nrefresh: {max_drift: 0}\n", `line 2: refresh.max_drift: expected a number of commits from 1 to 1000000, but found "0"`},
+		{"stale", "version: 1\nrefresh: {when_stale: wait}\n", `line 2: refresh.when_stale: expected use, refuse or cold, but found "wait"`},
+		{"kept for ever", "version: 1\nkeep_failed: 169h\n", `line 2: keep_failed: expected a duration like 2h, from 0s to 168h, but found "169h"`},
 		{"junit", "version: 1\nverify: [{name: e, run: x, report: \"junit:*.xml\"}]\n", `line 2: verify[0].report: "junit:*.xml" is not supported yet`},
 		{"screenshot", "version: 1\nverify: [{name: e, screenshot: \"http://127.0.0.1/\"}]\n", "line 2: verify[0].screenshot: not supported yet"},
 		{"harness without command", "version: 1\nharness: {kind: command}\n", "line 2: harness.command: expected a shell line, because the kind is command; the key is missing"},
@@ -261,10 +265,25 @@ func TestJSONSchema(t *testing.T) {
 	if err := json.Unmarshal(JSONSchema(), &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range []string{"version", "image", "setup", "data", "services", "verify", "refresh", "limits", "egress", "harness", "publish", "triggers"} {
+	for _, k := range []string{"version", "image", "setup", "data", "services", "verify", "refresh", "keep_failed", "limits", "egress", "harness", "publish", "triggers"} {
 		if out.Properties[k] == nil {
 			t.Errorf("schema lacks %s", k)
 		}
+	}
+}
+
+// How fresh a snapshot is to be says nothing about what it is made of.
+func TestRefreshIsReadAndMakesNoOtherEnvironment(t *testing.T) {
+	plain, problems := Parse([]byte("version: 1\nsetup: [make]\n"))
+	if want := (Refresh{Every: 30 * time.Minute, MaxAge: 2 * time.Hour, MaxDrift: 200, WhenStale: StaleUse}); len(problems) > 0 || plain.Refresh != want || plain.KeepFailed != 0 {
+		t.Fatalf("by default %+v, kept %s (%v)", plain.Refresh, plain.KeepFailed, problems)
+	}
+	said, problems := Parse([]byte("version: 1\nsetup: [make]\nrefresh: {every: 10m, max_age: 1h, max_drift: 3, when_stale: cold}\nkeep_failed: 2h\n"))
+	if want := (Refresh{Every: 10 * time.Minute, MaxAge: time.Hour, MaxDrift: 3, WhenStale: StaleCold}); len(problems) > 0 || said.Refresh != want || said.KeepFailed != 2*time.Hour {
+		t.Fatalf("read %+v, kept %s (%v)", said.Refresh, said.KeepFailed, problems)
+	}
+	if plain.EnvironmentDigest() != said.EnvironmentDigest() {
+		t.Error("another environment")
 	}
 }
 
