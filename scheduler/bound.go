@@ -3,7 +3,6 @@ package scheduler
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -77,9 +76,7 @@ func suited(nodes []storage.Node, least string, sp spec.Spec) (out []storage.Nod
 	}
 	var have []string
 	for _, n := range nodes {
-		var st wire.NodeState
-		_ = json.Unmarshal(n.State, &st) // a node that said nothing yet has no tier
-		tier, _, _ := strings.Cut(st.Tier, " ")
+		tier, _, _ := strings.Cut(stateOf(n).Tier, " ") // a node that said nothing yet has none
 		switch {
 		case rank(tier) < rank(least):
 			have = append(have, fmt.Sprintf("%s has %s", n.Name, orWords(tier, "none yet")))

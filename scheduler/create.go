@@ -101,7 +101,7 @@ func newID() string {
 
 // sessionSpec is the pinned spec of a session.
 func sessionSpec(sess storage.Session) (spec.Spec, error) {
-	var sp spec.Spec
+	sp := spec.Spec{Refresh: spec.Default().Refresh} // specs stored before there was one lack it
 	if err := json.Unmarshal(sess.Spec, &sp); err != nil {
 		return sp, fmt.Errorf("the stored configuration of session %s cannot be read: %w", sess.ID, err)
 	}

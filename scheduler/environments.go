@@ -22,10 +22,12 @@ func (s *Scheduler) EnsureEnvironment(ctx context.Context, tx *storage.Tx, repos
 	if err := s.haveSecrets(ctx, tx.Q(), repositoryID, sp.SecretNames()); err != nil {
 		return "", err
 	}
+	if err := tx.Q().ScheduleLook(ctx, storage.ScheduleLookParams{ID: repositoryID, At: s.clock.Now().Add(s.every(&sp))}); err != nil {
+		return "", fmt.Errorf("having repository %d looked at: %w", repositoryID, err)
+	}
 	digest := sp.EnvironmentDigest()
 	env, err := tx.Q().UpsertEnvironment(ctx, storage.UpsertEnvironmentParams{
-		ID:           fmt.Sprintf("env-%d-%.8s", repositoryID, digest),
-		RepositoryID: repositoryID, ConfigDigest: digest, Spec: encode(sp), CreatedAt: s.clock.Now(),
+		ID: environmentID(repositoryID, digest), RepositoryID: repositoryID, ConfigDigest: digest, Spec: encode(sp), CreatedAt: s.clock.Now(),
 	})
 	if err != nil {
 		return "", fmt.Errorf("storing an environment: %w", err)
@@ -53,56 +55,18 @@ const (
 	snapshotFailed   = "failed"
 )
 
-// usable tells whether a snapshot is ready or being made.
+// usable tells whether a snapshot for all sessions is ready or being made.
 func usable(sn storage.Snapshot) bool {
-	return sn.State == snapshotReady || sn.State == snapshotBuilding
+	return !sn.Cold && (sn.State == snapshotReady || sn.State == snapshotBuilding)
 }
 
 // environmentSpec is the spec an environment was made for.
 func environmentSpec(env storage.Environment) (spec.Spec, error) {
-	var sp spec.Spec
+	sp := spec.Spec{Refresh: spec.Default().Refresh} // specs stored before there was one lack it
 	if err := json.Unmarshal(env.Spec, &sp); err != nil {
 		return sp, fmt.Errorf("the stored configuration of %s cannot be read: %w", env.ID, err)
 	}
 	return sp, nil
-}
-
-// refresh asks a node to prepare the next generation of an environment. With
-// no node that suits, and where the operator allows it no more, it does nothing.
-func (s *Scheduler) refresh(ctx context.Context, q *storage.Queries, env storage.Environment, nodes []storage.Node, branch, commit string) error {
-	b, err := s.boundEnvironment(ctx, q, env)
-	if err != nil {
-		return err
-	}
-	sp := b.Spec
-	sp.Verify = nil // is no part of it
-	if nodes, _ = suited(nodes, b.Tier, sp); len(nodes) == 0 || b.Denied != "" {
-		return nil
-	}
-	node := s.preferred(nodes)
-	repo, err := q.GetRepositoryRow(ctx, env.RepositoryID)
-	if err != nil {
-		return fmt.Errorf("reading repository %d: %w", env.RepositoryID, err)
-	}
-	last, err := q.LastSnapshotGeneration(ctx, storage.LastSnapshotGenerationParams{EnvironmentID: env.ID, Node: node.Name})
-	if err != nil {
-		return fmt.Errorf("counting the snapshots of %s: %w", env.ID, err)
-	}
-	snap := storage.InsertSnapshotParams{
-		ID: "snap-" + newID(), EnvironmentID: env.ID, Node: node.Name, Generation: last + 1,
-		CommitSha: commit, ConfigDigest: env.ConfigDigest, CreatedAt: s.clock.Now(),
-	}
-	if err := q.InsertSnapshot(ctx, snap); err != nil {
-		return fmt.Errorf("beginning a snapshot of %s: %w", env.ID, err)
-	}
-	work := wire.RefreshWork{
-		Snapshot: snap.ID, Environment: env.ID, Generation: int(snap.Generation),
-		Remote: wire.Remote{RepositoryID: repo.ID, URL: s.o.CloneURL(repo), Branch: branch},
-		Commit: commit, ConfigDigest: env.ConfigDigest, Image: sp.Image, Setup: wireSteps(sp.Setup),
-		Services: wireServices(sp.Services), Load: wireSteps(sp.Data.Load), Egress: sp.Egress, Internal: s.o.EgressInternal, Inject: wireInject(sp.Inject),
-		Limits: wireLimits(sp.Limits), Timeout: s.times.Refresh,
-	}
-	return s.addWork(ctx, q, node.Name, wire.WorkRefresh, "refresh:"+snap.ID, wire.Work{Refresh: &work})
 }
 
 func (s *Scheduler) addWork(ctx context.Context, q *storage.Queries, node, kind, key string, w wire.Work) error {
@@ -124,6 +88,12 @@ func (s *Scheduler) preferred(nodes []storage.Node) storage.Node {
 		}
 	}
 	return best
+}
+
+// stateOf is what a node said last; one that said nothing yet has a zero state.
+func stateOf(n storage.Node) (st wire.NodeState) {
+	_ = json.Unmarshal(n.State, &st)
+	return st
 }
 
 // alive tells whether a node was heard of lately.
@@ -300,9 +270,10 @@ func (s *Scheduler) fetched(ctx context.Context, q *storage.Queries, sess storag
 
 // States of node work.
 const (
-	workTaken  = "taken"
-	workDone   = "done"
-	workFailed = "failed"
+	workPending = "pending"
+	workTaken   = "taken"
+	workDone    = "done"
+	workFailed  = "failed"
 )
 
 var errNoWork = errors.New("there is no such work")

@@ -37,6 +37,7 @@ func (ReconcileArgs) Kind() string { return "reconcile" }
 const (
 	queueDeliveries = "deliveries"
 	queueSessions   = "sessions"
+	queueLooks      = "looks"
 
 	deliveryTimeout  = 3 * time.Minute
 	reconcileTimeout = 15 * time.Minute // a publish is the longest step
@@ -93,6 +94,7 @@ func (s *Scheduler) newWorkClient() (*river.Client[pgx.Tx], error) {
 	w := river.NewWorkers()
 	river.AddWorker(w, &deliveryWorker{s: s})
 	river.AddWorker(w, &reconcileWorker{s: s})
+	river.AddWorker(w, &lookWorker{s: s})
 	return river.NewClient(riverpgxv5.New(s.db.Pool()), &river.Config{
 		FetchCooldown:               fetchCooldown,
 		FetchPollInterval:           time.Second,
@@ -105,6 +107,7 @@ func (s *Scheduler) newWorkClient() (*river.Client[pgx.Tx], error) {
 		Queues: map[string]river.QueueConfig{
 			queueDeliveries: {MaxWorkers: 4},
 			queueSessions:   {MaxWorkers: 8},
+			queueLooks:      {MaxWorkers: 2},
 		},
 		Workers: w,
 	})

@@ -99,6 +99,7 @@ func (l *locks) close() {
 const (
 	lockSessions   = 0x51 << 56
 	lockDeliveries = 0x52 << 56
+	lockLooks      = 0x53 << 56
 )
 
 // sessionLock is exact: an id is ten characters of five bits.
@@ -119,6 +120,9 @@ func sessionLock(id string) int64 {
 
 // deliveryLock is a hash: two deliveries that share one wait for one another, no more.
 func deliveryLock(guid string) int64 { return lockDeliveries | hashed(guid) }
+
+// lookLock is exact for ids below 2^56.
+func lookLock(repository int64) int64 { return lockLooks | repository&(1<<56-1) }
 
 func hashed(s string) int64 {
 	h := fnv.New64a()

@@ -8,8 +8,6 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/sqlc-dev/pqtype"
-
 	"inspect/envs/wire"
 	"inspect/scheduler/audit"
 	"inspect/storage"
@@ -227,17 +225,7 @@ func (s *Scheduler) withWork(ctx context.Context, node string, id int64, fn func
 	return nil
 }
 
-func (s *Scheduler) refreshFailed(ctx context.Context, tx *storage.Tx, w storage.NodeWork, words string) error {
-	var work wire.Work
-	if err := json.Unmarshal(w.Data, &work); err != nil || work.Refresh == nil {
-		return fmt.Errorf("reading work %d: %w", w.ID, errors.Join(err, errNoWork))
-	}
-	s.log.Warn("a snapshot could not be prepared", "snapshot", work.Refresh.Snapshot, "environment", work.Refresh.Environment, "words", words)
-	return tx.Q().FailSnapshot(ctx, storage.FailSnapshotParams{ID: work.Refresh.Snapshot, Error: words})
-}
-
-// Offer publishes a verified snapshot: in one transaction it becomes the
-// current one of its environment on its node, and the one before is retired.
+// Offer publishes a verified snapshot in one transaction, see publish.
 func (s *Scheduler) Offer(ctx context.Context, node string, o wire.SnapshotOffer) error {
 	if len(o.Phases) > 20 || o.Bytes < 0 || len(o.Store) > 40 {
 		return refuse(codeBadRequest, "the offer is malformed")
@@ -253,7 +241,8 @@ func (s *Scheduler) Offer(ctx context.Context, node string, o wire.SnapshotOffer
 		}
 		q, now := tx.Q(), s.clock.Now()
 		// The environment's row serialises publications.
-		if _, err := q.LockEnvironment(ctx, work.Refresh.Environment); err != nil {
+		env, err := q.LockEnvironment(ctx, work.Refresh.Environment)
+		if err != nil {
 			return err
 		}
 		sn, err := q.LockSnapshot(ctx, o.Snapshot)
@@ -265,31 +254,27 @@ func (s *Scheduler) Offer(ctx context.Context, node string, o wire.SnapshotOffer
 			return q.EndWork(ctx, storage.EndWorkParams{ID: w.ID, State: workFailed, Words: sn.Error, Now: now})
 		case sn.State == snapshotReady, sn.State == snapshotRetired:
 			return nil // said before
+		case w.State == workPending:
+			// Its lease is over, or another daemon is to have it: that one finds the
+			// snapshot there and offers it.
+			return refuse(codeUnavailable, "work %d is not in this node's hands", w.ID)
 		case sn.State != snapshotBuilding:
 			return refuse(codeNotFound, "snapshot %s is not wanted any more", sn.ID)
 		case sn.CommitSha != o.Commit, sn.ConfigDigest != o.ConfigDigest, int(sn.Generation) != o.Generation, sn.EnvironmentID != o.Environment:
 			return refuse(codeBadRequest, "the offer is of another commit, configuration or generation than was asked for")
+		case o.From != "" && o.From != work.Refresh.From:
+			return refuse(codeBadRequest, "the snapshot was made from another than was asked for")
 		}
-		before, err := q.CurrentSnapshot(ctx, storage.CurrentSnapshotParams{EnvironmentID: sn.EnvironmentID, Node: node})
-		if err != nil && !storage.IsMissing(err) {
+		if err := s.publish(ctx, q, sn, o, phases); err != nil {
 			return err
 		}
-		if err == nil && before.Generation < sn.Generation {
-			if err := q.RetireSnapshot(ctx, before.ID); err != nil {
-				return err
-			}
-		}
-		if err == nil && before.Generation > sn.Generation {
-			if err := q.RetireSnapshot(ctx, sn.ID); err != nil { // overtaken
-				return err
-			}
-		} else if err := q.PublishSnapshot(ctx, storage.PublishSnapshotParams{
-			ID: sn.ID, Store: text(o.Store), Bytes: o.Bytes, Now: now,
-			Phases: pqtype.NullRawMessage{RawMessage: phases, Valid: true},
-		}); err != nil {
+		if err := q.EndWork(ctx, storage.EndWorkParams{ID: w.ID, State: workDone, Now: now}); err != nil || sn.Cold {
 			return err
 		}
-		return q.EndWork(ctx, storage.EndWorkParams{ID: w.ID, State: workDone, Now: now})
+		if err := q.SetRefreshed(ctx, storage.SetRefreshedParams{EnvironmentID: env.ID, Node: node}); err != nil {
+			return err
+		}
+		return s.refreshNext(ctx, q, env, node)
 	}))
 }
 

@@ -48,6 +48,10 @@ type Options struct {
 	// a time for each, and again after an error or a crash. A delivery that is
 	// still pending after it returned nil is marked done.
 	Delivery func(ctx context.Context, guid string) error
+	// Look reads the head of a repository's default branch and, if it has moved,
+	// what the configuration there describes, and calls Prepare with it. nil:
+	// nothing is refreshed by itself.
+	Look func(ctx context.Context, repositoryID int64) error
 	// CloneURL is the address nodes fetch a repository from, without credentials.
 	CloneURL func(r storage.Repository) string
 

@@ -33,10 +33,11 @@ const (
 )
 
 // Sweep enqueues a look at everything that is due: sessions, deliveries whose
-// job was lost, attempts that are over and whose processes may still run, and
-// environments that lost their snapshot to a changed secret. Run does it once a second.
+// job was lost, attempts that are over and whose processes may still run,
+// environments that lost their snapshot to a changed secret, and repositories
+// whose snapshots may be old. Run does it once a second.
 func (s *Scheduler) Sweep(ctx context.Context) error {
-	return errors.Join(s.sweepSessions(ctx), s.sweepDeliveries(ctx), s.sweepAttempts(ctx), s.sweepRenewals(ctx))
+	return errors.Join(s.sweepSessions(ctx), s.sweepDeliveries(ctx), s.sweepAttempts(ctx), s.sweepRenewals(ctx), s.sweepLooks(ctx), s.sweepCold(ctx))
 }
 
 func (s *Scheduler) sweepSessions(ctx context.Context) error {

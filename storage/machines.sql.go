@@ -52,7 +52,7 @@ func (q *Queries) ClearAttemptSecret(ctx context.Context, arg ClearAttemptSecret
 }
 
 const currentSnapshot = `-- name: CurrentSnapshot :one
-SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew FROM snapshots WHERE environment_id = $1 AND node = $2 AND is_current
+SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew, from_id, depth, cold, newest_at FROM snapshots WHERE environment_id = $1 AND node = $2 AND is_current
 `
 
 type CurrentSnapshotParams struct {
@@ -80,6 +80,10 @@ func (q *Queries) CurrentSnapshot(ctx context.Context, arg CurrentSnapshotParams
 		&i.PublishedAt,
 		&i.Secrets,
 		&i.Renew,
+		&i.FromID,
+		&i.Depth,
+		&i.Cold,
+		&i.NewestAt,
 	)
 	return i, err
 }
@@ -289,7 +293,7 @@ func (q *Queries) LockEnvironment(ctx context.Context, id string) (Environment, 
 }
 
 const lockSnapshot = `-- name: LockSnapshot :one
-SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew FROM snapshots WHERE id = $1 FOR UPDATE
+SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew, from_id, depth, cold, newest_at FROM snapshots WHERE id = $1 FOR UPDATE
 `
 
 func (q *Queries) LockSnapshot(ctx context.Context, id string) (Snapshot, error) {
@@ -312,12 +316,16 @@ func (q *Queries) LockSnapshot(ctx context.Context, id string) (Snapshot, error)
 		&i.PublishedAt,
 		&i.Secrets,
 		&i.Renew,
+		&i.FromID,
+		&i.Depth,
+		&i.Cold,
+		&i.NewestAt,
 	)
 	return i, err
 }
 
 const lockWork = `-- name: LockWork :one
-SELECT id, node, kind, key, data, state, words, attempts, lease_until, created_at, done_at FROM node_work WHERE id = $1 FOR UPDATE
+SELECT id, node, kind, key, data, state, words, attempts, lease_until, created_at, done_at, drift FROM node_work WHERE id = $1 FOR UPDATE
 `
 
 func (q *Queries) LockWork(ctx context.Context, id int64) (NodeWork, error) {
@@ -335,6 +343,7 @@ func (q *Queries) LockWork(ctx context.Context, id int64) (NodeWork, error) {
 		&i.LeaseUntil,
 		&i.CreatedAt,
 		&i.DoneAt,
+		&i.Drift,
 	)
 	return i, err
 }
@@ -416,7 +425,7 @@ func (q *Queries) NodeSnapshots(ctx context.Context, node string) ([]string, err
 }
 
 const openWork = `-- name: OpenWork :many
-SELECT id, node, kind, key, data, state, words, attempts, lease_until, created_at, done_at FROM node_work WHERE node = $1 AND state IN ('pending', 'taken') ORDER BY id
+SELECT id, node, kind, key, data, state, words, attempts, lease_until, created_at, done_at, drift FROM node_work WHERE node = $1 AND state IN ('pending', 'taken') ORDER BY id
 `
 
 func (q *Queries) OpenWork(ctx context.Context, node string) ([]NodeWork, error) {
@@ -440,6 +449,7 @@ func (q *Queries) OpenWork(ctx context.Context, node string) ([]NodeWork, error)
 			&i.LeaseUntil,
 			&i.CreatedAt,
 			&i.DoneAt,
+			&i.Drift,
 		); err != nil {
 			return nil, err
 		}
@@ -471,9 +481,10 @@ func (q *Queries) PostponeWork(ctx context.Context, arg PostponeWorkParams) erro
 }
 
 const publishSnapshot = `-- name: PublishSnapshot :exec
-UPDATE snapshots SET state = 'ready', is_current = true, store = $1, bytes = $2,
-  phases = $3, published_at = $4::timestamptz
-WHERE id = $5
+UPDATE snapshots s SET state = 'ready', store = $1, bytes = $2,
+  phases = $3, published_at = $4::timestamptz,
+  is_current = NOT s.cold, from_id = $5, depth = 1 + COALESCE((SELECT f.depth FROM snapshots f WHERE f.id = $5), 0)
+WHERE s.id = $6
 `
 
 type PublishSnapshotParams struct {
@@ -481,6 +492,7 @@ type PublishSnapshotParams struct {
 	Bytes  int64
 	Phases pqtype.NullRawMessage
 	Now    time.Time
+	FromID string
 	ID     string
 }
 
@@ -490,6 +502,7 @@ func (q *Queries) PublishSnapshot(ctx context.Context, arg PublishSnapshotParams
 		arg.Bytes,
 		arg.Phases,
 		arg.Now,
+		arg.FromID,
 		arg.ID,
 	)
 	return err
@@ -690,7 +703,7 @@ WHERE id = (
     AND (w.lease_until IS NULL OR w.lease_until < $3::timestamptz)
   ORDER BY w.id LIMIT 1 FOR UPDATE SKIP LOCKED
 )
-RETURNING id, node, kind, key, data, state, words, attempts, lease_until, created_at, done_at
+RETURNING id, node, kind, key, data, state, words, attempts, lease_until, created_at, done_at, drift
 `
 
 type TakeWorkParams struct {
@@ -714,6 +727,7 @@ func (q *Queries) TakeWork(ctx context.Context, arg TakeWorkParams) (NodeWork, e
 		&i.LeaseUntil,
 		&i.CreatedAt,
 		&i.DoneAt,
+		&i.Drift,
 	)
 	return i, err
 }

@@ -139,6 +139,11 @@ type Attempt struct {
 	ReapedAt         sql.NullTime
 	Outcome          pqtype.NullRawMessage
 	Restore          pqtype.NullRawMessage
+	Taken            pqtype.NullRawMessage
+	Drifted          pqtype.NullRawMessage
+	Fork             pqtype.NullRawMessage
+	StoppedAt        sql.NullTime
+	KeepUntil        sql.NullTime
 }
 
 type Branch struct {
@@ -203,6 +208,19 @@ type Environment struct {
 	Spec         json.RawMessage
 	CreatedAt    time.Time
 	UsedAt       time.Time
+}
+
+type EnvironmentNode struct {
+	EnvironmentID string
+	Node          string
+	WantedBranch  string
+	WantedCommit  string
+	WantedAfresh  bool
+	StaleSince    sql.NullTime
+	Failures      int32
+	FailedCommit  string
+	Error         string
+	RetryAt       sql.NullTime
 }
 
 type Event struct {
@@ -293,16 +311,25 @@ type NodeWork struct {
 	LeaseUntil sql.NullTime
 	CreatedAt  time.Time
 	DoneAt     sql.NullTime
+	Drift      pqtype.NullRawMessage
 }
 
 type Repository struct {
-	ID             int64
-	InstallationID int64
-	Owner          string
-	Name           string
-	DefaultBranch  string
-	RemovedAt      sql.NullTime
-	UpdatedAt      time.Time
+	ID              int64
+	InstallationID  int64
+	Owner           string
+	Name            string
+	DefaultBranch   string
+	RemovedAt       sql.NullTime
+	UpdatedAt       time.Time
+	HeadSha         string
+	HeadEnvironment string
+	HeadWords       string
+	LookedAt        sql.NullTime
+	LookAt          sql.NullTime
+	LookTries       int32
+	LookError       string
+	Build           string
 }
 
 type RepositorySecret struct {
@@ -382,6 +409,8 @@ type Session struct {
 	Spent           int64
 	Held            int64
 	InstructionsSha string
+	StartFrom       pqtype.NullRawMessage
+	Rewound         int32
 }
 
 type Snapshot struct {
@@ -401,4 +430,8 @@ type Snapshot struct {
 	PublishedAt   sql.NullTime
 	Secrets       json.RawMessage
 	Renew         bool
+	FromID        string
+	Depth         int32
+	Cold          bool
+	NewestAt      sql.NullTime
 }

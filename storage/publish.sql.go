@@ -452,7 +452,7 @@ func (q *Queries) PublishPlace(ctx context.Context, id int64) (PublishPlaceRow, 
 
 const publishSession = `-- name: PublishSession :one
 
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha FROM sessions WHERE id = $1
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound FROM sessions WHERE id = $1
 `
 
 // Sessions, as publishing and reporting see them. None of this moves a state,
@@ -514,12 +514,14 @@ func (q *Queries) PublishSession(ctx context.Context, id string) (Session, error
 		&i.Spent,
 		&i.Held,
 		&i.InstructionsSha,
+		&i.StartFrom,
+		&i.Rewound,
 	)
 	return i, err
 }
 
 const reportAttempt = `-- name: ReportAttempt :one
-SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore FROM attempts WHERE session_id = $1 AND generation = $2
+SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until FROM attempts WHERE session_id = $1 AND generation = $2
 `
 
 type ReportAttemptParams struct {
@@ -554,12 +556,17 @@ func (q *Queries) ReportAttempt(ctx context.Context, arg ReportAttemptParams) (A
 		&i.ReapedAt,
 		&i.Outcome,
 		&i.Restore,
+		&i.Taken,
+		&i.Drifted,
+		&i.Fork,
+		&i.StoppedAt,
+		&i.KeepUntil,
 	)
 	return i, err
 }
 
 const reportSnapshot = `-- name: ReportSnapshot :one
-SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew FROM snapshots WHERE id = $1
+SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew, from_id, depth, cold, newest_at FROM snapshots WHERE id = $1
 `
 
 func (q *Queries) ReportSnapshot(ctx context.Context, id string) (Snapshot, error) {
@@ -582,6 +589,10 @@ func (q *Queries) ReportSnapshot(ctx context.Context, id string) (Snapshot, erro
 		&i.PublishedAt,
 		&i.Secrets,
 		&i.Renew,
+		&i.FromID,
+		&i.Depth,
+		&i.Cold,
+		&i.NewestAt,
 	)
 	return i, err
 }

@@ -207,7 +207,7 @@ func (q *Queries) EndDelivery(ctx context.Context, arg EndDeliveryParams) error 
 }
 
 const environmentSnapshots = `-- name: EnvironmentSnapshots :many
-SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew FROM snapshots WHERE environment_id = $1 ORDER BY created_at DESC, generation DESC, id LIMIT 64
+SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew, from_id, depth, cold, newest_at FROM snapshots WHERE environment_id = $1 ORDER BY created_at DESC, generation DESC, id LIMIT 64
 `
 
 // Newest first.
@@ -237,6 +237,10 @@ func (q *Queries) EnvironmentSnapshots(ctx context.Context, environmentID string
 			&i.PublishedAt,
 			&i.Secrets,
 			&i.Renew,
+			&i.FromID,
+			&i.Depth,
+			&i.Cold,
+			&i.NewestAt,
 		); err != nil {
 			return nil, err
 		}
@@ -294,7 +298,7 @@ func (q *Queries) EventsAfter(ctx context.Context, arg EventsAfterParams) ([]Eve
 }
 
 const getAttempt = `-- name: GetAttempt :one
-SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore FROM attempts WHERE session_id = $1 AND generation = $2
+SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until FROM attempts WHERE session_id = $1 AND generation = $2
 `
 
 type GetAttemptParams struct {
@@ -329,6 +333,11 @@ func (q *Queries) GetAttempt(ctx context.Context, arg GetAttemptParams) (Attempt
 		&i.ReapedAt,
 		&i.Outcome,
 		&i.Restore,
+		&i.Taken,
+		&i.Drifted,
+		&i.Fork,
+		&i.StoppedAt,
+		&i.KeepUntil,
 	)
 	return i, err
 }
@@ -352,7 +361,7 @@ func (q *Queries) GetEnvironment(ctx context.Context, id string) (Environment, e
 }
 
 const getRepositoryRow = `-- name: GetRepositoryRow :one
-SELECT id, installation_id, owner, name, default_branch, removed_at, updated_at FROM repositories WHERE id = $1
+SELECT id, installation_id, owner, name, default_branch, removed_at, updated_at, head_sha, head_environment, head_words, looked_at, look_at, look_tries, look_error, build FROM repositories WHERE id = $1
 `
 
 func (q *Queries) GetRepositoryRow(ctx context.Context, id int64) (Repository, error) {
@@ -366,12 +375,20 @@ func (q *Queries) GetRepositoryRow(ctx context.Context, id int64) (Repository, e
 		&i.DefaultBranch,
 		&i.RemovedAt,
 		&i.UpdatedAt,
+		&i.HeadSha,
+		&i.HeadEnvironment,
+		&i.HeadWords,
+		&i.LookedAt,
+		&i.LookAt,
+		&i.LookTries,
+		&i.LookError,
+		&i.Build,
 	)
 	return i, err
 }
 
 const getSession = `-- name: GetSession :one
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha FROM sessions WHERE id = $1
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound FROM sessions WHERE id = $1
 `
 
 func (q *Queries) GetSession(ctx context.Context, id string) (Session, error) {
@@ -431,12 +448,14 @@ func (q *Queries) GetSession(ctx context.Context, id string) (Session, error) {
 		&i.Spent,
 		&i.Held,
 		&i.InstructionsSha,
+		&i.StartFrom,
+		&i.Rewound,
 	)
 	return i, err
 }
 
 const getSnapshot = `-- name: GetSnapshot :one
-SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew FROM snapshots WHERE id = $1
+SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew, from_id, depth, cold, newest_at FROM snapshots WHERE id = $1
 `
 
 func (q *Queries) GetSnapshot(ctx context.Context, id string) (Snapshot, error) {
@@ -459,12 +478,16 @@ func (q *Queries) GetSnapshot(ctx context.Context, id string) (Snapshot, error) 
 		&i.PublishedAt,
 		&i.Secrets,
 		&i.Renew,
+		&i.FromID,
+		&i.Depth,
+		&i.Cold,
+		&i.NewestAt,
 	)
 	return i, err
 }
 
 const getWorkByKey = `-- name: GetWorkByKey :one
-SELECT id, node, kind, key, data, state, words, attempts, lease_until, created_at, done_at FROM node_work WHERE key = $1
+SELECT id, node, kind, key, data, state, words, attempts, lease_until, created_at, done_at, drift FROM node_work WHERE key = $1
 `
 
 func (q *Queries) GetWorkByKey(ctx context.Context, key string) (NodeWork, error) {
@@ -482,6 +505,7 @@ func (q *Queries) GetWorkByKey(ctx context.Context, key string) (NodeWork, error
 		&i.LeaseUntil,
 		&i.CreatedAt,
 		&i.DoneAt,
+		&i.Drift,
 	)
 	return i, err
 }
@@ -579,7 +603,7 @@ INSERT INTO sessions (
   title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source,
   queue_reason, priority, created_at, state_at, deadline, next_check_at
 ) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $19, $20, $21)
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound
 `
 
 type InsertSessionParams struct {
@@ -685,13 +709,15 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) (S
 		&i.Spent,
 		&i.Held,
 		&i.InstructionsSha,
+		&i.StartFrom,
+		&i.Rewound,
 	)
 	return i, err
 }
 
 const insertSnapshot = `-- name: InsertSnapshot :exec
-INSERT INTO snapshots (id, environment_id, node, generation, commit_sha, config_digest, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO snapshots (id, environment_id, node, generation, commit_sha, config_digest, created_at, newest_at, from_id, cold, secrets)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, COALESCE((SELECT f.secrets FROM snapshots f WHERE f.id = $8), '{}'))
 `
 
 type InsertSnapshotParams struct {
@@ -702,8 +728,11 @@ type InsertSnapshotParams struct {
 	CommitSha     string
 	ConfigDigest  string
 	CreatedAt     time.Time
+	FromID        string
+	Cold          bool
 }
 
+// What it is made from may hold the values of secrets given out then.
 func (q *Queries) InsertSnapshot(ctx context.Context, arg InsertSnapshotParams) error {
 	_, err := q.db.ExecContext(ctx, insertSnapshot,
 		arg.ID,
@@ -713,6 +742,8 @@ func (q *Queries) InsertSnapshot(ctx context.Context, arg InsertSnapshotParams) 
 		arg.CommitSha,
 		arg.ConfigDigest,
 		arg.CreatedAt,
+		arg.FromID,
+		arg.Cold,
 	)
 	return err
 }
@@ -768,7 +799,7 @@ func (q *Queries) LockAdmission(ctx context.Context) error {
 }
 
 const lockAttempt = `-- name: LockAttempt :one
-SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore FROM attempts WHERE session_id = $1 AND generation = $2 FOR UPDATE
+SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until FROM attempts WHERE session_id = $1 AND generation = $2 FOR UPDATE
 `
 
 type LockAttemptParams struct {
@@ -803,12 +834,17 @@ func (q *Queries) LockAttempt(ctx context.Context, arg LockAttemptParams) (Attem
 		&i.ReapedAt,
 		&i.Outcome,
 		&i.Restore,
+		&i.Taken,
+		&i.Drifted,
+		&i.Fork,
+		&i.StoppedAt,
+		&i.KeepUntil,
 	)
 	return i, err
 }
 
 const lockSession = `-- name: LockSession :one
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha FROM sessions WHERE id = $1 FOR UPDATE
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound FROM sessions WHERE id = $1 FOR UPDATE
 `
 
 func (q *Queries) LockSession(ctx context.Context, id string) (Session, error) {
@@ -868,6 +904,8 @@ func (q *Queries) LockSession(ctx context.Context, id string) (Session, error) {
 		&i.Spent,
 		&i.Held,
 		&i.InstructionsSha,
+		&i.StartFrom,
+		&i.Rewound,
 	)
 	return i, err
 }
@@ -919,7 +957,7 @@ func (q *Queries) PublishBegun(ctx context.Context, sessionID string) (bool, err
 }
 
 const queuedSessions = `-- name: QueuedSessions :many
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha FROM sessions WHERE state = 'queued' AND stop_at IS NULL
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound FROM sessions WHERE state = 'queued' AND stop_at IS NULL
 ORDER BY priority DESC, created_at, id LIMIT $1
 `
 
@@ -986,6 +1024,8 @@ func (q *Queries) QueuedSessions(ctx context.Context, limit int32) ([]Session, e
 			&i.Spent,
 			&i.Held,
 			&i.InstructionsSha,
+			&i.StartFrom,
+			&i.Rewound,
 		); err != nil {
 			return nil, err
 		}
@@ -1232,7 +1272,7 @@ UPDATE sessions SET
   started_at = COALESCE(started_at, $8),
   finished_at = $9
 WHERE id = $10 AND version = $11 AND finished_at IS NULL
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound
 `
 
 type SetSessionStateParams struct {
@@ -1319,6 +1359,8 @@ func (q *Queries) SetSessionState(ctx context.Context, arg SetSessionStateParams
 		&i.Spent,
 		&i.Held,
 		&i.InstructionsSha,
+		&i.StartFrom,
+		&i.Rewound,
 	)
 	return i, err
 }
@@ -1327,7 +1369,7 @@ const setStopRequest = `-- name: SetStopRequest :one
 UPDATE sessions SET stop_at = $1::timestamptz, stop_by = $2, stop_words = $3,
   next_check_at = LEAST(next_check_at, $1::timestamptz)
 WHERE id = $4 AND finished_at IS NULL AND stop_at IS NULL
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound
 `
 
 type SetStopRequestParams struct {
@@ -1399,12 +1441,14 @@ func (q *Queries) SetStopRequest(ctx context.Context, arg SetStopRequestParams) 
 		&i.Spent,
 		&i.Held,
 		&i.InstructionsSha,
+		&i.StartFrom,
+		&i.Rewound,
 	)
 	return i, err
 }
 
 const unreapedAttempts = `-- name: UnreapedAttempts :many
-SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore FROM attempts WHERE ended_at IS NOT NULL AND reaped_at IS NULL ORDER BY ended_at LIMIT $1
+SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until FROM attempts WHERE ended_at IS NOT NULL AND reaped_at IS NULL ORDER BY ended_at LIMIT $1
 `
 
 func (q *Queries) UnreapedAttempts(ctx context.Context, limit int32) ([]Attempt, error) {
@@ -1440,6 +1484,11 @@ func (q *Queries) UnreapedAttempts(ctx context.Context, limit int32) ([]Attempt,
 			&i.ReapedAt,
 			&i.Outcome,
 			&i.Restore,
+			&i.Taken,
+			&i.Drifted,
+			&i.Fork,
+			&i.StoppedAt,
+			&i.KeepUntil,
 		); err != nil {
 			return nil, err
 		}

@@ -257,7 +257,7 @@ func (q *Queries) WebEvidence(ctx context.Context, sessionID string) ([]Evidence
 }
 
 const webRepository = `-- name: WebRepository :one
-SELECT id, installation_id, owner, name, default_branch, removed_at, updated_at FROM repositories WHERE id = $1
+SELECT id, installation_id, owner, name, default_branch, removed_at, updated_at, head_sha, head_environment, head_words, looked_at, look_at, look_tries, look_error, build FROM repositories WHERE id = $1
 `
 
 func (q *Queries) WebRepository(ctx context.Context, id int64) (Repository, error) {
@@ -271,12 +271,20 @@ func (q *Queries) WebRepository(ctx context.Context, id int64) (Repository, erro
 		&i.DefaultBranch,
 		&i.RemovedAt,
 		&i.UpdatedAt,
+		&i.HeadSha,
+		&i.HeadEnvironment,
+		&i.HeadWords,
+		&i.LookedAt,
+		&i.LookAt,
+		&i.LookTries,
+		&i.LookError,
+		&i.Build,
 	)
 	return i, err
 }
 
 const webSession = `-- name: WebSession :one
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha FROM sessions WHERE id = $1
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound FROM sessions WHERE id = $1
 `
 
 func (q *Queries) WebSession(ctx context.Context, id string) (Session, error) {
@@ -336,6 +344,8 @@ func (q *Queries) WebSession(ctx context.Context, id string) (Session, error) {
 		&i.Spent,
 		&i.Held,
 		&i.InstructionsSha,
+		&i.StartFrom,
+		&i.Rewound,
 	)
 	return i, err
 }
@@ -410,7 +420,7 @@ func (q *Queries) WebSessions(ctx context.Context, arg WebSessionsParams) ([]Web
 }
 
 const webSnapshot = `-- name: WebSnapshot :one
-SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew FROM snapshots WHERE id = $1
+SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew, from_id, depth, cold, newest_at FROM snapshots WHERE id = $1
 `
 
 func (q *Queries) WebSnapshot(ctx context.Context, id string) (Snapshot, error) {
@@ -433,6 +443,10 @@ func (q *Queries) WebSnapshot(ctx context.Context, id string) (Snapshot, error) 
 		&i.PublishedAt,
 		&i.Secrets,
 		&i.Renew,
+		&i.FromID,
+		&i.Depth,
+		&i.Cold,
+		&i.NewestAt,
 	)
 	return i, err
 }

@@ -116,9 +116,10 @@ SELECT * FROM snapshots WHERE environment_id = $1 AND node = $2 AND is_current;
 UPDATE snapshots SET state = 'retired', is_current = false WHERE id = $1;
 
 -- name: PublishSnapshot :exec
-UPDATE snapshots SET state = 'ready', is_current = true, store = sqlc.arg(store), bytes = sqlc.arg(bytes),
-  phases = sqlc.arg(phases), published_at = sqlc.arg(now)::timestamptz
-WHERE id = sqlc.arg(id);
+UPDATE snapshots s SET state = 'ready', store = sqlc.arg(store), bytes = sqlc.arg(bytes),
+  phases = sqlc.arg(phases), published_at = sqlc.arg(now)::timestamptz,
+  is_current = NOT s.cold, from_id = sqlc.arg(from_id), depth = 1 + COALESCE((SELECT f.depth FROM snapshots f WHERE f.id = sqlc.arg(from_id)), 0)
+WHERE s.id = sqlc.arg(id);
 
 -- name: FailSnapshot :exec
 UPDATE snapshots SET state = 'failed', error = $2, is_current = false WHERE id = $1 AND state = 'building';

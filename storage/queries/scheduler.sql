@@ -141,8 +141,9 @@ SELECT * FROM snapshots WHERE environment_id = $1 ORDER BY created_at DESC, gene
 SELECT COALESCE(max(generation), 0)::integer FROM snapshots WHERE environment_id = $1 AND node = $2;
 
 -- name: InsertSnapshot :exec
-INSERT INTO snapshots (id, environment_id, node, generation, commit_sha, config_digest, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7);
+-- What it is made from may hold the values of secrets given out then.
+INSERT INTO snapshots (id, environment_id, node, generation, commit_sha, config_digest, created_at, newest_at, from_id, cold, secrets)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, COALESCE((SELECT f.secrets FROM snapshots f WHERE f.id = $8), '{}'));
 
 -- name: GetSnapshot :one
 SELECT * FROM snapshots WHERE id = $1;
