@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"inspect/app/github"
+	"inspect/scheduler"
+	"inspect/scheduler/secrets"
 	"inspect/storage"
 )
 
@@ -149,7 +151,11 @@ func (in *Intake) prepareOne(ctx context.Context, installation int64, r reposito
 		}); err != nil {
 			return err
 		}
-		_, err := in.ensure(ctx, tx, r.ID, env)
+		err := in.o.Sessions.Prepare(ctx, tx, scheduler.Head{RepositoryID: r.ID, Branch: env.branch, Commit: env.sha, Spec: &env.spec})
+		var p *secrets.Problem
+		if errors.As(err, &p) {
+			return &answer{p.Words}
+		}
 		return err
 	})
 	return err == nil, err

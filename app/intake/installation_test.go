@@ -142,7 +142,7 @@ func TestOtherDeliveries(t *testing.T) {
 // and takes every key away.
 func TestNullsEverywhere(t *testing.T) {
 	w := setup(t, nil)
-	for e, o := range map[string]object{"issues": labeled(), "issue_comment": commented("/inspect fix it"), "installation": installed()} {
+	for e, o := range map[string]object{"issues": labeled(), "issue_comment": commented("/inspect fix it"), "installation": installed(), "push": pushed("refs/heads/main")} {
 		var visit func(in object)
 		visit = func(in object) {
 			for key, value := range in {

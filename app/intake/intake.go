@@ -33,6 +33,8 @@ type GitHub interface {
 // Sessions is what the intake asks of the scheduler.
 type Sessions interface {
 	EnsureEnvironment(ctx context.Context, tx *storage.Tx, repositoryID int64, sp spec.Spec, branch, commit string) (string, error)
+	Prepare(ctx context.Context, tx *storage.Tx, h scheduler.Head) error
+	Pushed(ctx context.Context, tx *storage.Tx, repositoryID int64) error
 	Create(ctx context.Context, tx *storage.Tx, n scheduler.NewSession) (storage.Session, error)
 	InsertReconcile(ctx context.Context, tx *storage.Tx, session string) error
 	Stop(ctx context.Context, session, who, words string) error
@@ -118,7 +120,7 @@ func ignore(format string, args ...any) (result, error) {
 
 // Events that have a handler, for the webhook.
 func Events() []string {
-	return []string{"installation", "installation_repositories", "issue_comment", "issues", "ping"}
+	return []string{"installation", "installation_repositories", "issue_comment", "issues", "ping", "push"}
 }
 
 // Deliver works on a stored delivery. A nil error means that it is finished
@@ -157,6 +159,8 @@ func (in *Intake) handle(ctx context.Context, d storage.Delivery, p payload) (re
 		return in.installation(ctx, p)
 	case "installation_repositories":
 		return in.installationRepositories(ctx, p)
+	case "push":
+		return in.push(ctx, p)
 	case "issues":
 		return in.issues(ctx, d.Guid, p)
 	case "issue_comment":

@@ -21,6 +21,8 @@ type payload struct {
 	Issue               *issue        `json:"issue"`
 	Label               *label        `json:"label"`
 	Comment             *posted       `json:"comment"`
+	Ref                 string        `json:"ref"`     // of a push: refs/heads/…
+	Deleted             bool          `json:"deleted"` // a push that deleted Ref
 }
 
 type installation struct {

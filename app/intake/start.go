@@ -270,6 +270,16 @@ type environment struct {
 // environment reads .inspect.yml from the default branch, or guesses. A file
 // that cannot be used is an answer.
 func (in *Intake) environment(ctx context.Context, client GitHub, repo github.Repo, branch string) (environment, error) {
+	env, err := in.head(ctx, client, repo, branch)
+	if err != nil {
+		return env, err
+	}
+	return in.describe(ctx, client, repo, env)
+}
+
+// head is the head of the default branch; without its name GitHub is asked.
+// None is an answer.
+func (in *Intake) head(ctx context.Context, client GitHub, repo github.Repo, branch string) (environment, error) {
 	env := environment{branch: branch}
 	if env.branch == "" {
 		info, err := client.Repository(ctx, repo.ID)
@@ -286,6 +296,11 @@ func (in *Intake) environment(ctx context.Context, client GitHub, repo github.Re
 	if err != nil {
 		return env, fmt.Errorf("reading branch %s: %w", env.branch, err)
 	}
+	return env, nil
+}
+
+// describe reads what is at a head.
+func (in *Intake) describe(ctx context.Context, client GitHub, repo github.Repo, env environment) (environment, error) {
 	body, err := client.File(ctx, repo, spec.FileName, env.sha)
 	switch {
 	case errors.Is(err, github.ErrNotFound):

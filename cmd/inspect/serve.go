@@ -260,6 +260,11 @@ func (p plane) run(ctx context.Context) error {
 			defer app.Revoke(ctx, guid)
 			return in.Deliver(github.For(ctx, guid), guid)
 		},
+		Look: func(ctx context.Context, repositoryID int64) error {
+			who := fmt.Sprintf("look %d", repositoryID)
+			defer app.Revoke(context.WithoutCancel(ctx), who)
+			return in.Look(github.For(ctx, who), repositoryID)
+		},
 		CloneURL: func(r storage.Repository) string {
 			return app.CloneURL(github.Repo{ID: r.ID, Owner: r.Owner, Name: r.Name})
 		},

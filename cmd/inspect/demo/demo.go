@@ -186,7 +186,7 @@ func (st *story) openGitHub(ctx context.Context) error {
 	secret := "demo-" + filepath.Base(st.dir)
 	gh, err := githubd.New(githubd.Options{
 		Dir: dir, WebhookSecret: secret,
-		Events: []string{"issues", "issue_comment"}, // as in app.yml
+		Events: []string{"issues", "issue_comment", "push"}, // as in app.yml
 	})
 	if err != nil {
 		return err
