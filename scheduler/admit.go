@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sqlc-dev/pqtype"
+
+	"inspect/envs/wire"
 	"inspect/storage"
 )
 
@@ -112,6 +115,11 @@ func (s *Scheduler) consider(ctx context.Context, tx *storage.Tx, sess storage.S
 	if r.wait == "" {
 		r.wait = s.full(sess.RepositoryID, b.Spec.Limits.Concurrent, use)
 	}
+	if r.note != "" {
+		if err := s.note(ctx, q, sess.ID, r.note); err != nil {
+			return err
+		}
+	}
 	if r.wait != "" {
 		if sess.QueueReason != r.wait {
 			return q.SetQueueReason(ctx, storage.SetQueueReasonParams{ID: sess.ID, QueueReason: clip(r.wait, 500)})
@@ -127,6 +135,19 @@ func (s *Scheduler) consider(ctx context.Context, tx *storage.Tx, sess storage.S
 		return err
 	}
 	return s.InsertReconcile(ctx, tx, sess.ID)
+}
+
+// note writes words for people into a session's record.
+func (s *Scheduler) note(ctx context.Context, q *storage.Queries, id, words string) error {
+	row, err := q.LockSession(ctx, id)
+	if err != nil {
+		return err
+	}
+	e, err := ownEvent(row.Generation, wire.EventNote, s.clock.Now(), wire.Note{Words: clip(words, 500)})
+	if err != nil {
+		return err
+	}
+	return appendEvents(ctx, q, &row, e)
 }
 
 // full says which limit keeps a session of a repository waiting, or nothing.
@@ -164,6 +185,7 @@ func (s *Scheduler) place(ctx context.Context, tx *storage.Tx, sess storage.Sess
 				SessionID: row.ID, Generation: generation, Engine: s.o.Engine.Name(), Node: r.node, SnapshotID: r.snapshot,
 				SecretHash: hashOf(s.runnerSecret(row.ID, generation)), StartedAt: now,
 				WorkDeadline: workDeadline, Deadline: workDeadline.Add(verify + 2*s.times.WorkMargin),
+				Taken: pqtype.NullRawMessage{RawMessage: encode(r.taken), Valid: true},
 			}); err != nil {
 				return fmt.Errorf("beginning attempt %d of session %s: %w", generation, row.ID, err)
 			}
@@ -174,7 +196,7 @@ func (s *Scheduler) place(ctx context.Context, tx *storage.Tx, sess storage.Sess
 			}
 			row.Generation = generation
 			e, err := ownEvent(generation, EventAttempt, now, map[string]any{
-				"generation": generation, "node": r.node, "snapshot": r.snapshot,
+				"generation": generation, "node": r.node, "snapshot": r.snapshot, "why": r.taken.Why,
 			})
 			if err != nil {
 				return err

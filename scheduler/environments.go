@@ -138,7 +138,9 @@ const outputBytes = 8 << 20
 type readiness struct {
 	node     string
 	snapshot string
+	taken    Taken   // that snapshot
 	wait     string  // queue reason, if there is none yet
+	note     string  // for the session's record, with wait
 	end      *change // if there never will be one
 }
 
@@ -171,57 +173,43 @@ func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storag
 	if err != nil {
 		return readiness{}, fmt.Errorf("looking for snapshots of %s: %w", sess.EnvironmentID, err)
 	}
-	var away string
-	var fetching, building bool
-	var failed *storage.Snapshot
-	for i, sn := range snaps {
-		if unfit[sn.Node] {
-			continue
-		}
-		switch sn.State {
-		case snapshotReady:
-			if !sn.IsCurrent {
-				continue
-			}
-			if n, known := byName[sn.Node]; !known || !s.alive(n) {
-				away = sn.Node
-				continue
-			}
-			have, end, err := s.fetched(ctx, q, sess, sn)
-			if err != nil || end != nil {
-				return readiness{end: end}, err
-			}
-			if have {
-				return readiness{node: sn.Node, snapshot: sn.ID}, nil
-			}
-			fetching = true
-		case snapshotBuilding:
-			if n, known := byName[sn.Node]; !known || !s.alive(n) {
-				away = sn.Node
-				continue
-			}
-			building = true
-		case snapshotFailed:
-			if i == 0 { // the newest; an older one was tried anew since
-				failed = &snaps[i]
-			}
+	found, end, err := s.survey(ctx, q, sess, snaps, byName, unfit)
+	if err != nil || end != nil {
+		return readiness{end: end}, err
+	}
+	if len(found.ready) > 0 {
+		c := choose(found.ready, sp.Refresh, found.coming)
+		switch {
+		case c.kind == chooseUse:
+			return s.taken(ctx, q, sess, sp, c)
+		case found.fetching: // another node may have a better one
+		case c.kind == chooseWait:
+			return readiness{wait: "building the snapshot: the one there " + c.why}, nil
+		case c.kind == chooseRefuse:
+			return readiness{end: &change{
+				to: Infrastructure, reason: ReasonSnapshotRefused,
+				words: "The snapshot of the environment " + c.why + ", and refresh.when_stale is refuse. Have it prepared anew (`inspect env build`), or ask for less under refresh in " + spec.FileName + ".",
+			}}, nil
+		case found.ownFailed != nil:
+			return readiness{end: unprepared(*found.ownFailed)}, nil
+		default:
+			return s.cold(ctx, q, sess, nodes, found.ready, c.why)
 		}
 	}
 	switch {
-	case fetching:
+	case found.fetching:
 		return readiness{wait: "fetching the commits made since the snapshot"}, nil
-	case building:
+	case found.coming.own || found.coming.next:
 		return readiness{wait: "building the snapshot"}, nil
-	case away != "":
-		return readiness{wait: "waiting for node " + away + ", which has or builds the snapshot and is not connected"}, nil
-	case failed != nil:
-		return readiness{end: &change{
-			to: Failed, reason: ReasonSnapshotRefused,
-			words: "The environment could not be prepared. " + failed.Error,
-		}}, nil
-	}
-	if len(nodes) == 0 {
+	case found.away != "":
+		return readiness{wait: "waiting for node " + found.away + ", which has or builds the snapshot and is not connected"}, nil
+	case found.failed != nil && !found.full:
+		return readiness{end: unprepared(*found.failed)}, nil
+	case len(nodes) == 0:
 		return readiness{wait: "no node is connected"}, nil
+	}
+	if refuses := s.allRefuse(nodes); refuses != "" {
+		return readiness{wait: refuses}, nil
 	}
 	// Nobody asked for a snapshot yet: there was no node then.
 	env, err := q.LockEnvironment(ctx, sess.EnvironmentID)
@@ -234,38 +222,166 @@ func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storag
 	return readiness{wait: "building the snapshot"}, nil
 }
 
+// found is what there is of an environment for a session.
+type found struct {
+	ready     []candidate
+	coming    coming
+	fetching  bool              // some would be ready once the session's commit is at hand there
+	full      bool              // a node that has one takes nothing now
+	away      string            // node that has or builds one and was not heard of lately
+	failed    *storage.Snapshot // the newest, if it could not be prepared
+	ownFailed *storage.Snapshot // one of the session's commit, tried since it was created
+}
+
+// survey looks at the snapshots of a session's environment, newest first, and
+// asks for the session's commit where they are.
+func (s *Scheduler) survey(ctx context.Context, q *storage.Queries, sess storage.Session, snaps []storage.Snapshot, nodes map[string]storage.Node, unfit map[string]bool) (found, *change, error) {
+	var f found
+	for i, sn := range snaps {
+		own := sn.CommitSha == sess.BaseSha
+		if unfit[sn.Node] || sn.Cold && !own {
+			continue
+		}
+		n, known := nodes[sn.Node]
+		away := !known || !s.alive(n)
+		switch sn.State {
+		case snapshotReady:
+			if !sn.IsCurrent && !sn.Cold {
+				continue
+			}
+			if away {
+				f.away = sn.Node
+				continue
+			}
+			if stateOf(n).Refuses != "" {
+				f.full = true
+				continue
+			}
+			have, drift, end, err := s.fetched(ctx, q, sess, sn)
+			if err != nil || end != nil {
+				return f, end, err
+			}
+			if !have {
+				f.fetching = true
+				continue
+			}
+			f.ready = append(f.ready, candidate{
+				snapshot: sn.ID, node: sn.Node, commit: sn.CommitSha, exact: own, cold: sn.Cold, drift: drift,
+				newest: max(0, s.clock.Now().Sub(sn.NewestAt.Time)),
+			})
+		case snapshotBuilding:
+			if away {
+				f.away = sn.Node
+				continue
+			}
+			f.coming.own = f.coming.own || own
+			f.coming.next = f.coming.next || !sn.Cold
+		case snapshotFailed:
+			if i == 0 { // the newest; an older one was tried anew since
+				f.failed = &snaps[i]
+			}
+			if own && f.ownFailed == nil && !sn.CreatedAt.Before(sess.CreatedAt) {
+				f.ownFailed = &snaps[i]
+			}
+		}
+	}
+	return f, nil, nil
+}
+
+func unprepared(sn storage.Snapshot) *change {
+	return &change{to: Failed, reason: ReasonSnapshotRefused, words: "The environment could not be prepared. " + sn.Error}
+}
+
+// allRefuse says why none of the connected nodes takes anything now; empty: some do.
+func (s *Scheduler) allRefuse(nodes []storage.Node) string {
+	words := ""
+	for _, n := range nodes {
+		if !s.alive(n) {
+			continue
+		}
+		refuses := stateOf(n).Refuses
+		if refuses == "" {
+			return ""
+		}
+		words = fmt.Sprintf("waiting for node %s, which takes nothing now: %s", n.Name, clip(refuses, 300))
+	}
+	return words
+}
+
+// taken is a session that can be placed, and what is recorded of it.
+func (s *Scheduler) taken(ctx context.Context, q *storage.Queries, sess storage.Session, sp spec.Spec, c choice) (readiness, error) {
+	sn, err := q.GetSnapshot(ctx, c.of.snapshot)
+	if err != nil {
+		return readiness{}, fmt.Errorf("reading snapshot %s: %w", c.of.snapshot, err)
+	}
+	return readiness{node: sn.Node, snapshot: sn.ID, taken: Taken{
+		Snapshot: sn.ID, Node: sn.Node, Commit: sn.CommitSha, Base: sess.BaseSha, Age: max(0, s.clock.Now().Sub(sn.PublishedAt.Time)),
+		Newest: c.of.newest, Drift: c.of.drift, Stale: c.stale, Cold: sn.Cold, Image: sp.Image, Why: c.why,
+	}}, nil
+}
+
+// cold has a snapshot of a session's own commit prepared from nothing. It
+// becomes the current one only if it is of the default branch and goes on from
+// what is there.
+func (s *Scheduler) cold(ctx context.Context, q *storage.Queries, sess storage.Session, all []storage.Node, ready []candidate, why string) (readiness, error) {
+	env, err := q.LockEnvironment(ctx, sess.EnvironmentID)
+	if err != nil {
+		return readiness{}, fmt.Errorf("reading environment %s: %w", sess.EnvironmentID, err)
+	}
+	repo, err := q.GetRepositoryRow(ctx, sess.RepositoryID)
+	if err != nil {
+		return readiness{}, fmt.Errorf("reading repository %d: %w", sess.RepositoryID, err)
+	}
+	sp, nodes, err := s.refreshable(ctx, q, env, all)
+	if err != nil || len(nodes) == 0 {
+		return readiness{wait: "waiting for a node that can prepare a snapshot of the session's commit"}, err
+	}
+	node, own := s.preferred(nodes).Name, sess.BaseBranch != repo.DefaultBranch || slices.ContainsFunc(ready, unrelated)
+	if err := s.begin(ctx, q, env, sp, node, wanted{branch: sess.BaseBranch, commit: sess.BaseSha}, "", own); err != nil {
+		return readiness{}, err
+	}
+	return readiness{
+		wait: "building a snapshot of the session's own commit",
+		note: "The snapshot there " + why + ": one of the session's own commit is prepared from nothing.",
+	}, nil
+}
+
 // Fetches are repeated this often, after growing waits, before a session ends for it.
 const maxFetches = 5
 
 // fetched tells whether the session's base commit is in the mirror of the
-// snapshot's node, and asks for it if not.
-func (s *Scheduler) fetched(ctx context.Context, q *storage.Queries, sess storage.Session, sn storage.Snapshot) (bool, *change, error) {
+// snapshot's node, and how far it is from the snapshot's, or asks for it.
+func (s *Scheduler) fetched(ctx context.Context, q *storage.Queries, sess storage.Session, sn storage.Snapshot) (bool, *wire.Drift, *change, error) {
 	if sn.CommitSha == sess.BaseSha {
-		return true, nil, nil
+		return true, &wire.Drift{}, nil, nil
 	}
-	key := fmt.Sprintf("fetch:%s:%d:%s", sn.Node, sess.RepositoryID, sess.BaseSha)
+	key := fmt.Sprintf("fetch:%s:%d:%s:%s", sn.Node, sess.RepositoryID, sess.BaseSha, sn.CommitSha)
 	w, err := q.GetWorkByKey(ctx, key)
 	switch {
 	case storage.IsMissing(err):
 		repo, err := q.GetRepositoryRow(ctx, sess.RepositoryID)
 		if err != nil {
-			return false, nil, fmt.Errorf("reading repository %d: %w", sess.RepositoryID, err)
+			return false, nil, nil, fmt.Errorf("reading repository %d: %w", sess.RepositoryID, err)
 		}
-		return false, nil, s.addWork(ctx, q, sn.Node, wire.WorkFetch, key, wire.Work{Fetch: &wire.FetchWork{
+		return false, nil, nil, s.addWork(ctx, q, sn.Node, wire.WorkFetch, key, wire.Work{Fetch: &wire.FetchWork{
 			Remote: wire.Remote{RepositoryID: repo.ID, URL: s.o.CloneURL(repo), Branch: sess.BaseBranch},
-			Commit: sess.BaseSha,
+			Commit: sess.BaseSha, Since: sn.CommitSha,
 		}})
 	case err != nil:
-		return false, nil, fmt.Errorf("looking for the base commit's fetch: %w", err)
+		return false, nil, nil, fmt.Errorf("looking for the base commit's fetch: %w", err)
 	case w.State == workDone:
-		return true, nil, nil
+		var drift *wire.Drift
+		if w.Drift.Valid {
+			err = json.Unmarshal(w.Drift.RawMessage, &drift)
+		}
+		return true, drift, nil, err
 	case w.State == workFailed && w.DoneAt.Valid && w.DoneAt.Time.After(sess.CreatedAt):
-		return false, &change{to: Infrastructure, reason: ReasonSync,
+		return false, nil, &change{to: Infrastructure, reason: ReasonSync,
 			words: "The base commit could not be fetched. " + w.Words}, nil
 	case w.State == workFailed: // another session's failure, long ago
-		return false, nil, q.RepeatWork(ctx, key)
+		return false, nil, nil, q.RepeatWork(ctx, key)
 	}
-	return false, nil, nil
+	return false, nil, nil, nil
 }
 
 // States of node work.

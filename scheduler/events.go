@@ -60,6 +60,14 @@ func (s *Scheduler) AppendEvents(ctx context.Context, r Runner, events []wire.Ev
 				return err
 			}
 		}
+		if in.drifted != nil {
+			if err := tx.Q().SetAttemptDrifted(ctx, storage.SetAttemptDriftedParams{
+				SessionID: a.SessionID, Generation: a.Generation,
+				Drifted: pqtype.NullRawMessage{RawMessage: in.drifted, Valid: true},
+			}); err != nil {
+				return err
+			}
+		}
 		if in.phase == "" || a.Outcome.Valid || !Allowed(sess.State, in.phase, Forward) {
 			return nil
 		}
@@ -84,6 +92,7 @@ type intake struct {
 	out     []newEvent
 	phase   State           // the furthest a phase event asked for
 	restore json.RawMessage // of purpose work
+	drifted json.RawMessage
 }
 
 // take deals with the next event in order: it is kept or dropped, and acknowledged.
@@ -113,6 +122,9 @@ func (in *intake) take(e wire.Event) {
 	})
 }
 
+// maxDrifted bounds each list of a Drifted.
+const maxDrifted = 100
+
 // keptForVital is how many of a session's events are kept free of noise. A
 // proxy lets at most 20,000 connections through.
 const keptForVital = 50_000
@@ -121,7 +133,7 @@ const keptForVital = 50_000
 // the attempt stands, and what went out.
 func vital(kind string, data json.RawMessage) bool {
 	switch kind {
-	case wire.EventPhase, wire.EventRestore, wire.EventTurn, wire.EventUse:
+	case wire.EventPhase, wire.EventRestore, wire.EventTurn, wire.EventUse, wire.EventDrift:
 		return true
 	case wire.EventEgress:
 		var e wire.Egress
@@ -185,6 +197,8 @@ func (in *intake) read(e wire.Event) (json.RawMessage, error) {
 		typed = new(wire.EgressUse)
 	case wire.EventService:
 		typed = new(wire.ServiceState)
+	case wire.EventDrift:
+		typed = new(wire.Drifted)
 	default:
 		return nil, errKind
 	}
@@ -208,6 +222,11 @@ func (in *intake) read(e wire.Event) (json.RawMessage, error) {
 		if x.Purpose == wire.PurposeWork {
 			in.restore = data
 		}
+	case *wire.Drifted:
+		if len(x.Manifests) > maxDrifted || len(x.Steps) > maxDrifted || len(x.Lockfiles) > maxDrifted {
+			return nil, fmt.Errorf("it lists more than %d", maxDrifted)
+		}
+		in.drifted = data
 	}
 	return data, nil
 }

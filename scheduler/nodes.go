@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/sqlc-dev/pqtype"
+
 	"inspect/envs/wire"
 	"inspect/scheduler/audit"
 	"inspect/storage"
@@ -190,6 +192,14 @@ func (s *Scheduler) endWork(ctx context.Context, node string, id int64, r wire.W
 		}
 		if err := q.EndWork(ctx, storage.EndWorkParams{ID: id, State: state, Words: words, Now: now}); err != nil {
 			return err
+		}
+		if d := r.Drift; d != nil && w.Kind == wire.WorkFetch && r.OK {
+			if d.Commits < 0 || d.Commits > wire.MaxDrift || d.Behind < 0 || d.Behind > wire.MaxDrift {
+				return refuse(codeBadRequest, "the drift is malformed")
+			}
+			if err := q.SetWorkDrift(ctx, storage.SetWorkDriftParams{ID: id, Drift: pqtype.NullRawMessage{RawMessage: encode(d), Valid: true}}); err != nil {
+				return err
+			}
 		}
 		if w.Kind == wire.WorkRefresh {
 			return s.refreshFailed(ctx, tx, w, words)

@@ -31,7 +31,7 @@ const (
 const (
 	EventCreated = "created"       // what the session was created from, see Create
 	EventState   = audit.KindState // {"from","to","reason","words"}
-	EventAttempt = "attempt"       // {"generation","node","snapshot"}
+	EventAttempt = "attempt"       // {"generation","node","snapshot","why"}
 	EventSecrets = "secrets"       // {"to","node","versions"}: of secrets whose values were given out for the first time in an attempt
 	EventStop    = "stop"          // {"who","words"}
 	EventGitHub  = "github"        // a write to GitHub: asked for, then answered

@@ -99,6 +99,7 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 	}
 	out.Internal = s.o.EgressInternal
 	out.Services, out.Egress, out.Inject = wireServices(sp.Services), sp.DeclaredEgress(), wireInject(sp.Inject)
+	out.SetupEgress = sp.Egress // also what was only guessed
 	for _, v := range sp.Verify {
 		out.Verify = append(out.Verify, wire.Verify(v))
 	}
@@ -123,12 +124,13 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 }
 
 // sockets are the ways out that a sandbox of a purpose gets: the model only
-// for the agent, the egress proxy only where the environment declares it.
+// for the agent, the egress proxy only where the environment declares it or
+// setup may run again.
 func sockets(sp wire.Spec, purpose string) (out []string) {
 	if purpose == wire.PurposeWork && sp.Harness.Model != "" {
 		out = append(out, wire.SocketModel)
 	}
-	if len(sp.Egress) > 0 {
+	if len(sp.Egress) > 0 || purpose == wire.PurposeWork && len(sp.SetupEgress) > 0 {
 		out = append(out, wire.SocketEgress)
 	}
 	return out

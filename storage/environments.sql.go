@@ -10,6 +10,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"time"
+
+	"github.com/sqlc-dev/pqtype"
 )
 
 const askBuild = `-- name: AskBuild :exec
@@ -326,6 +328,21 @@ func (q *Queries) ScheduleLook(ctx context.Context, arg ScheduleLookParams) erro
 	return err
 }
 
+const setAttemptDrifted = `-- name: SetAttemptDrifted :exec
+UPDATE attempts SET drifted = $3 WHERE session_id = $1 AND generation = $2
+`
+
+type SetAttemptDriftedParams struct {
+	SessionID  string
+	Generation int32
+	Drifted    pqtype.NullRawMessage
+}
+
+func (q *Queries) SetAttemptDrifted(ctx context.Context, arg SetAttemptDriftedParams) error {
+	_, err := q.db.ExecContext(ctx, setAttemptDrifted, arg.SessionID, arg.Generation, arg.Drifted)
+	return err
+}
+
 const setHead = `-- name: SetHead :exec
 UPDATE repositories SET head_sha = $1, head_environment = $2, head_words = $3,
   looked_at = $4::timestamptz, build = ''
@@ -455,6 +472,20 @@ type SetWorkDataParams struct {
 
 func (q *Queries) SetWorkData(ctx context.Context, arg SetWorkDataParams) error {
 	_, err := q.db.ExecContext(ctx, setWorkData, arg.ID, arg.Data)
+	return err
+}
+
+const setWorkDrift = `-- name: SetWorkDrift :exec
+UPDATE node_work SET drift = $2 WHERE id = $1
+`
+
+type SetWorkDriftParams struct {
+	ID    int64
+	Drift pqtype.NullRawMessage
+}
+
+func (q *Queries) SetWorkDrift(ctx context.Context, arg SetWorkDriftParams) error {
+	_, err := q.db.ExecContext(ctx, setWorkDrift, arg.ID, arg.Drift)
 	return err
 }
 

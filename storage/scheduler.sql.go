@@ -511,8 +511,8 @@ func (q *Queries) GetWorkByKey(ctx context.Context, key string) (NodeWork, error
 }
 
 const insertAttempt = `-- name: InsertAttempt :exec
-INSERT INTO attempts (session_id, generation, engine, node, snapshot_id, secret_hash, started_at, work_deadline, deadline)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO attempts (session_id, generation, engine, node, snapshot_id, secret_hash, started_at, work_deadline, deadline, taken, fork)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 `
 
 type InsertAttemptParams struct {
@@ -525,6 +525,8 @@ type InsertAttemptParams struct {
 	StartedAt    time.Time
 	WorkDeadline time.Time
 	Deadline     time.Time
+	Taken        pqtype.NullRawMessage
+	Fork         pqtype.NullRawMessage
 }
 
 func (q *Queries) InsertAttempt(ctx context.Context, arg InsertAttemptParams) error {
@@ -538,6 +540,8 @@ func (q *Queries) InsertAttempt(ctx context.Context, arg InsertAttemptParams) er
 		arg.StartedAt,
 		arg.WorkDeadline,
 		arg.Deadline,
+		arg.Taken,
+		arg.Fork,
 	)
 	return err
 }

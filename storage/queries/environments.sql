@@ -87,3 +87,9 @@ WHERE n.cold AND n.state = 'ready' AND NOT EXISTS (
   SELECT 1 FROM sessions s WHERE s.environment_id = n.environment_id AND s.base_sha = n.commit_sha AND s.finished_at IS NULL
 )
 RETURNING n.id;
+
+-- name: SetWorkDrift :exec
+UPDATE node_work SET drift = $2 WHERE id = $1;
+
+-- name: SetAttemptDrifted :exec
+UPDATE attempts SET drifted = $3 WHERE session_id = $1 AND generation = $2;

@@ -88,8 +88,8 @@ GROUP BY repository_id;
 SELECT pg_advisory_xact_lock(5284718520010001);
 
 -- name: InsertAttempt :exec
-INSERT INTO attempts (session_id, generation, engine, node, snapshot_id, secret_hash, started_at, work_deadline, deadline)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9);
+INSERT INTO attempts (session_id, generation, engine, node, snapshot_id, secret_hash, started_at, work_deadline, deadline, taken, fork)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- name: GetAttempt :one
 SELECT * FROM attempts WHERE session_id = $1 AND generation = $2;
