@@ -122,6 +122,10 @@ func (s *Scheduler) applyLocked(ctx context.Context, tx *storage.Tx, row storage
 			return row, fmt.Errorf("ending an attempt: %w", err)
 		}
 	}
+	deadline := s.deadlineOf(row, c.to, now)
+	if err := s.keepScene(ctx, q, row, c.to, deadline); err != nil {
+		return row, err
+	}
 	data := map[string]any{"from": row.State, "to": c.to}
 	if c.reason != "" {
 		data["reason"] = c.reason
@@ -140,7 +144,7 @@ func (s *Scheduler) applyLocked(ctx context.Context, tx *storage.Tx, row storage
 	}
 	p := storage.SetSessionStateParams{
 		ID: row.ID, Version: row.Version, State: c.to, Reason: clip(c.reason, 100), Words: clip(c.words, maxWords),
-		QueueReason: clip(c.queueReason, 500), Now: now, Deadline: s.deadlineOf(row, c.to, now), NextCheckAt: now,
+		QueueReason: clip(c.queueReason, 500), Now: now, Deadline: deadline, NextCheckAt: now,
 	}
 	if c.to == Placing {
 		p.StartedAt = sql.NullTime{Time: now, Valid: true}

@@ -116,10 +116,10 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 	if err != nil {
 		return wire.Spec{}, err
 	}
-	if out.WorkGrant, err = s.grant(sess, a, out, wire.PurposeWork, now.Tier); err != nil {
+	if out.WorkGrant, err = s.grant(sess, a, out, wire.PurposeWork, now.Tier, sp.KeepFailed > 0); err != nil {
 		return wire.Spec{}, err
 	}
-	out.VerifyGrant, err = s.grant(sess, a, out, wire.PurposeVerify, now.Tier)
+	out.VerifyGrant, err = s.grant(sess, a, out, wire.PurposeVerify, now.Tier, false)
 	return out, err
 }
 
@@ -136,9 +136,15 @@ func sockets(sp wire.Spec, purpose string) (out []string) {
 	return out
 }
 
-func (s *Scheduler) grant(sess storage.Session, a storage.Attempt, sp wire.Spec, purpose, tier string) (string, error) {
+func (s *Scheduler) grant(sess storage.Session, a storage.Attempt, sp wire.Spec, purpose, tier string, keeps bool) (string, error) {
+	verbs := []string{wire.VerbRestore, wire.VerbSandbox, wire.VerbTurn, wire.VerbDiscard}
+	if purpose == wire.PurposeVerify {
+		verbs = []string{wire.VerbRestore, wire.VerbSandbox, wire.VerbDiscard}
+	} else if keeps {
+		verbs = verbs[:3] // discarding it is ours: it is kept if the session fails
+	}
 	return wire.SignGrant(s.o.GrantKey, wire.Grant{
-		Verbs: []string{wire.VerbRestore, wire.VerbSandbox, wire.VerbDiscard},
+		Verbs: verbs,
 		Node:  a.Node, Session: sess.ID, Generation: int(a.Generation), Purpose: purpose,
 		Environment: sess.EnvironmentID, Snapshot: a.SnapshotID, RepositoryID: sess.RepositoryID, Image: sp.Image,
 		Limits: sp.Limits, PeerUID: s.o.RunnerUID, Sockets: sockets(sp, purpose), Tier: tier, Expires: a.Deadline.Add(tokenSlack),

@@ -91,9 +91,9 @@ func (s *Scheduler) insertMany(ctx context.Context, tx *storage.Tx, jobs []river
 const reapGrace = 30 * time.Second
 
 // sweepAttempts makes sure that nothing runs any more of attempts that are
-// over, and then has their clones discarded.
+// over, and then has their clones discarded that are not kept.
 func (s *Scheduler) sweepAttempts(ctx context.Context) error {
-	rows, err := s.db.Q().UnreapedAttempts(ctx, sweepBatch)
+	rows, err := s.db.Q().UnreapedAttempts(ctx, storage.UnreapedAttemptsParams{Now: s.clock.Now(), AtMost: sweepBatch})
 	if err != nil {
 		return fmt.Errorf("sweeping attempts: %w", err)
 	}
@@ -107,7 +107,7 @@ func (s *Scheduler) sweepAttempts(ctx context.Context) error {
 }
 
 func (s *Scheduler) reap(ctx context.Context, a storage.Attempt) error {
-	if a.EngineRef.Valid {
+	if a.EngineRef.Valid && !a.StoppedAt.Valid {
 		state, err := s.o.Engine.State(ctx, a.EngineRef.RawMessage)
 		if err != nil {
 			return err
@@ -121,12 +121,16 @@ func (s *Scheduler) reap(ctx context.Context, a storage.Attempt) error {
 		}
 	}
 	return s.db.InLockTx(ctx, func(tx *storage.Tx) error {
-		if err := s.addWork(ctx, tx.Q(), a.Node, wire.WorkDiscard, fmt.Sprintf("discard:%s:%d", a.SessionID, a.Generation),
-			wire.Work{Discard: &wire.SessionRef{Session: a.SessionID, Generation: int(a.Generation)}}); err != nil {
+		if err := tx.Q().SetAttemptStopped(ctx, storage.SetAttemptStoppedParams{SessionID: a.SessionID, Generation: a.Generation, Now: s.clock.Now()}); err != nil {
 			return err
 		}
-		return tx.Q().SetAttemptReaped(ctx, storage.SetAttemptReapedParams{
+		reaped, err := tx.Q().SetAttemptReaped(ctx, storage.SetAttemptReapedParams{
 			SessionID: a.SessionID, Generation: a.Generation, Now: s.clock.Now(),
 		})
+		if err != nil || reaped == 0 { // its clones are kept
+			return err
+		}
+		return s.addWork(ctx, tx.Q(), a.Node, wire.WorkDiscard, fmt.Sprintf("discard:%s:%d", a.SessionID, a.Generation),
+			wire.Work{Discard: &wire.SessionRef{Session: a.SessionID, Generation: int(a.Generation)}})
 	})
 }

@@ -263,6 +263,19 @@ func (q *Queries) PrepareEnvironment(ctx context.Context, arg PrepareEnvironment
 	return i, err
 }
 
+const releaseScene = `-- name: ReleaseScene :execrows
+UPDATE attempts a SET keep_until = NULL FROM sessions s
+WHERE s.id = a.session_id AND a.session_id = $1 AND s.finished_at IS NOT NULL AND a.keep_until IS NOT NULL AND a.reaped_at IS NULL
+`
+
+func (q *Queries) ReleaseScene(ctx context.Context, sessionID string) (int64, error) {
+	result, err := q.db.ExecContext(ctx, releaseScene, sessionID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const repositoryInUse = `-- name: RepositoryInUse :one
 SELECT EXISTS (SELECT 1 FROM environments e WHERE e.repository_id = $1 AND e.used_at > $2::timestamptz)::boolean
 `
@@ -340,6 +353,39 @@ type SetAttemptDriftedParams struct {
 
 func (q *Queries) SetAttemptDrifted(ctx context.Context, arg SetAttemptDriftedParams) error {
 	_, err := q.db.ExecContext(ctx, setAttemptDrifted, arg.SessionID, arg.Generation, arg.Drifted)
+	return err
+}
+
+const setAttemptKeep = `-- name: SetAttemptKeep :exec
+
+UPDATE attempts SET keep_until = $3 WHERE session_id = $1 AND generation = $2 AND reaped_at IS NULL
+`
+
+type SetAttemptKeepParams struct {
+	SessionID  string
+	Generation int32
+	KeepUntil  sql.NullTime
+}
+
+// Clones of failed sessions that are kept.
+func (q *Queries) SetAttemptKeep(ctx context.Context, arg SetAttemptKeepParams) error {
+	_, err := q.db.ExecContext(ctx, setAttemptKeep, arg.SessionID, arg.Generation, arg.KeepUntil)
+	return err
+}
+
+const setAttemptStopped = `-- name: SetAttemptStopped :exec
+UPDATE attempts SET stopped_at = COALESCE(stopped_at, $1::timestamptz)
+WHERE session_id = $2 AND generation = $3
+`
+
+type SetAttemptStoppedParams struct {
+	Now        time.Time
+	SessionID  string
+	Generation int32
+}
+
+func (q *Queries) SetAttemptStopped(ctx context.Context, arg SetAttemptStoppedParams) error {
+	_, err := q.db.ExecContext(ctx, setAttemptStopped, arg.Now, arg.SessionID, arg.Generation)
 	return err
 }
 

@@ -1054,9 +1054,10 @@ func (q *Queries) RepeatWork(ctx context.Context, key string) error {
 	return err
 }
 
-const setAttemptReaped = `-- name: SetAttemptReaped :exec
+const setAttemptReaped = `-- name: SetAttemptReaped :execrows
 UPDATE attempts SET reaped_at = $1::timestamptz
 WHERE session_id = $2 AND generation = $3 AND reaped_at IS NULL
+  AND (keep_until IS NULL OR keep_until <= $1::timestamptz)
 `
 
 type SetAttemptReapedParams struct {
@@ -1065,9 +1066,12 @@ type SetAttemptReapedParams struct {
 	Generation int32
 }
 
-func (q *Queries) SetAttemptReaped(ctx context.Context, arg SetAttemptReapedParams) error {
-	_, err := q.db.ExecContext(ctx, setAttemptReaped, arg.Now, arg.SessionID, arg.Generation)
-	return err
+func (q *Queries) SetAttemptReaped(ctx context.Context, arg SetAttemptReapedParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, setAttemptReaped, arg.Now, arg.SessionID, arg.Generation)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const setAttemptRef = `-- name: SetAttemptRef :exec
@@ -1452,11 +1456,18 @@ func (q *Queries) SetStopRequest(ctx context.Context, arg SetStopRequestParams) 
 }
 
 const unreapedAttempts = `-- name: UnreapedAttempts :many
-SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until FROM attempts WHERE ended_at IS NOT NULL AND reaped_at IS NULL ORDER BY ended_at LIMIT $1
+SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until FROM attempts WHERE ended_at IS NOT NULL AND reaped_at IS NULL
+  AND (stopped_at IS NULL OR keep_until IS NULL OR keep_until <= $1::timestamptz)
+ORDER BY ended_at LIMIT $2
 `
 
-func (q *Queries) UnreapedAttempts(ctx context.Context, limit int32) ([]Attempt, error) {
-	rows, err := q.db.QueryContext(ctx, unreapedAttempts, limit)
+type UnreapedAttemptsParams struct {
+	Now    time.Time
+	AtMost int32
+}
+
+func (q *Queries) UnreapedAttempts(ctx context.Context, arg UnreapedAttemptsParams) ([]Attempt, error) {
+	rows, err := q.db.QueryContext(ctx, unreapedAttempts, arg.Now, arg.AtMost)
 	if err != nil {
 		return nil, err
 	}

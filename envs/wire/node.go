@@ -36,6 +36,7 @@ type Clone struct {
 	Generation int       `json:"generation"`
 	Purpose    string    `json:"purpose"` // "work" or "verify"
 	Created    time.Time `json:"created"`
+	Bytes      int64     `json:"bytes,omitempty"` // that it alone takes of the disk; 0: not known
 }
 
 // Refs answers GET refs: everything the control plane still needs on this

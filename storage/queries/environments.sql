@@ -93,3 +93,16 @@ UPDATE node_work SET drift = $2 WHERE id = $1;
 
 -- name: SetAttemptDrifted :exec
 UPDATE attempts SET drifted = $3 WHERE session_id = $1 AND generation = $2;
+
+-- Clones of failed sessions that are kept.
+
+-- name: SetAttemptKeep :exec
+UPDATE attempts SET keep_until = $3 WHERE session_id = $1 AND generation = $2 AND reaped_at IS NULL;
+
+-- name: ReleaseScene :execrows
+UPDATE attempts a SET keep_until = NULL FROM sessions s
+WHERE s.id = a.session_id AND a.session_id = $1 AND s.finished_at IS NOT NULL AND a.keep_until IS NOT NULL AND a.reaped_at IS NULL;
+
+-- name: SetAttemptStopped :exec
+UPDATE attempts SET stopped_at = COALESCE(stopped_at, sqlc.arg(now)::timestamptz)
+WHERE session_id = sqlc.arg(session_id) AND generation = sqlc.arg(generation);

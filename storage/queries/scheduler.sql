@@ -105,11 +105,14 @@ UPDATE attempts SET ended_at = sqlc.arg(now)::timestamptz, end_words = sqlc.arg(
 WHERE session_id = sqlc.arg(session_id) AND generation = sqlc.arg(generation) AND ended_at IS NULL;
 
 -- name: UnreapedAttempts :many
-SELECT * FROM attempts WHERE ended_at IS NOT NULL AND reaped_at IS NULL ORDER BY ended_at LIMIT $1;
+SELECT * FROM attempts WHERE ended_at IS NOT NULL AND reaped_at IS NULL
+  AND (stopped_at IS NULL OR keep_until IS NULL OR keep_until <= sqlc.arg(now)::timestamptz)
+ORDER BY ended_at LIMIT sqlc.arg(at_most);
 
--- name: SetAttemptReaped :exec
+-- name: SetAttemptReaped :execrows
 UPDATE attempts SET reaped_at = sqlc.arg(now)::timestamptz
-WHERE session_id = sqlc.arg(session_id) AND generation = sqlc.arg(generation) AND reaped_at IS NULL;
+WHERE session_id = sqlc.arg(session_id) AND generation = sqlc.arg(generation) AND reaped_at IS NULL
+  AND (keep_until IS NULL OR keep_until <= sqlc.arg(now)::timestamptz);
 
 -- name: InsertEvent :exec
 INSERT INTO events (session_id, seq, generation, number, kind, data, at, hash)
