@@ -186,6 +186,7 @@ func (s *Scheduler) place(ctx context.Context, tx *storage.Tx, sess storage.Sess
 				SecretHash: hashOf(s.runnerSecret(row.ID, generation)), StartedAt: now,
 				WorkDeadline: workDeadline, Deadline: workDeadline.Add(verify + 2*s.times.WorkMargin),
 				Taken: pqtype.NullRawMessage{RawMessage: encode(r.taken), Valid: true},
+				Fork:  pqtype.NullRawMessage{RawMessage: encode(r.fork), Valid: r.fork != nil},
 			}); err != nil {
 				return fmt.Errorf("beginning attempt %d of session %s: %w", generation, row.ID, err)
 			}

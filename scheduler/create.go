@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"inspect/envs/spec"
@@ -50,20 +51,29 @@ func (s *Scheduler) Create(ctx context.Context, tx *storage.Tx, n NewSession) (s
 		return storage.Session{}, errors.New("a session needs a time limit")
 	}
 	now := s.clock.Now()
-	row, err := tx.Q().InsertSession(ctx, storage.InsertSessionParams{
-		ID: newID(), InstallationID: n.InstallationID, RepositoryID: n.RepositoryID,
+	row, err := insertSession(ctx, tx.Q(), newID(), n, now, now.Add(s.times.Queue))
+	if err != nil {
+		return storage.Session{}, err
+	}
+	return row, s.InsertReconcile(ctx, tx, row.ID)
+}
+
+// insertSession writes a session's row and the first event of its record.
+func insertSession(ctx context.Context, q *storage.Queries, id string, n NewSession, now, deadline time.Time) (storage.Session, error) {
+	row, err := q.InsertSession(ctx, storage.InsertSessionParams{
+		ID: id, InstallationID: n.InstallationID, RepositoryID: n.RepositoryID,
 		IssueNumber: int32(n.IssueNumber), IntentKey: n.IntentKey,
 		RequesterID: n.RequesterID, RequesterLogin: n.RequesterLogin,
 		Title: text(n.Title), Request: text(n.Request), Prompt: text(n.Prompt), ContextDigest: n.ContextDigest,
 		BaseBranch: n.BaseBranch, BaseSha: n.BaseSHA, EnvironmentID: n.EnvironmentID,
 		Spec: encode(n.Spec), SpecSource: n.SpecSource, QueueReason: "waiting for its turn",
-		Priority: int32(n.Priority), CreatedAt: now, Deadline: now.Add(s.times.Queue), NextCheckAt: now,
+		Priority: int32(n.Priority), CreatedAt: now, Deadline: deadline, NextCheckAt: now,
 	})
 	if err != nil {
 		return storage.Session{}, fmt.Errorf("creating a session: %w", err)
 	}
 	row.Budget, row.InstructionsSha = int64(n.Spec.Limits.Budget), n.InstructionsSHA
-	if err := tx.Q().SetSessionMeans(ctx, storage.SetSessionMeansParams{ID: row.ID, Budget: row.Budget, InstructionsSha: row.InstructionsSha}); err != nil {
+	if err := q.SetSessionMeans(ctx, storage.SetSessionMeansParams{ID: row.ID, Budget: row.Budget, InstructionsSha: row.InstructionsSha}); err != nil {
 		return storage.Session{}, fmt.Errorf("creating a session: %w", err)
 	}
 	// Digests of what is pinned, so that a row changed later is found out.
@@ -77,10 +87,7 @@ func (s *Scheduler) Create(ctx context.Context, tx *storage.Tx, n NewSession) (s
 	if err != nil {
 		return storage.Session{}, err
 	}
-	if err := appendEvents(ctx, tx.Q(), &row, e); err != nil {
-		return storage.Session{}, err
-	}
-	return row, s.InsertReconcile(ctx, tx, row.ID)
+	return row, appendEvents(ctx, q, &row, e)
 }
 
 // digestOf is a SHA-256 in hexadecimal.

@@ -138,10 +138,11 @@ const outputBytes = 8 << 20
 type readiness struct {
 	node     string
 	snapshot string
-	taken    Taken   // that snapshot
-	wait     string  // queue reason, if there is none yet
-	note     string  // for the session's record, with wait
-	end      *change // if there never will be one
+	taken    Taken      // that snapshot
+	fork     *wire.Fork // what the clone for work is made of in its place
+	wait     string     // queue reason, if there is none yet
+	note     string     // for the session's record, with wait
+	end      *change    // if there never will be one
 }
 
 // prepare finds out what a queued session could run on, and asks nodes for
@@ -179,6 +180,19 @@ func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storag
 	}
 	if len(found.ready) > 0 {
 		c := choose(found.ready, sp.Refresh, found.coming)
+		// The other clone, for verification, is to be where the work's is.
+		there, from, err := s.forkable(ctx, q, sess, byName)
+		if err != nil {
+			return readiness{}, err
+		}
+		near := slices.DeleteFunc(slices.Clone(found.ready), func(c candidate) bool { return c.node != there })
+		if len(near) > 0 {
+			if c := choose(near, sp.Refresh, found.coming); c.kind == chooseUse {
+				r, err := s.taken(ctx, q, sess, sp, c)
+				r.fork = &from
+				return r, err
+			}
+		}
 		switch {
 		case c.kind == chooseUse:
 			return s.taken(ctx, q, sess, sp, c)

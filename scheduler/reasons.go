@@ -37,7 +37,7 @@ const (
 	EventGitHub  = "github"        // a write to GitHub: asked for, then answered
 )
 
-// MaxAttempts is how many attempts one session gets in all.
+// MaxAttempts is how many attempts one session gets, anew each time it is rewound.
 const MaxAttempts = 3
 
 // ErrPermanent is wrapped by errors of Effects that no repetition can change.

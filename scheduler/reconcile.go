@@ -211,7 +211,8 @@ func (s *Scheduler) tryAgain(ctx context.Context, sess storage.Session, words st
 	if err := s.stopAttempt(ctx, sess); err != nil {
 		return s.tryLater(ctx, sess, err, 30*time.Second)
 	}
-	if sess.Generation >= MaxAttempts {
+	tried := sess.Generation - sess.Rewound
+	if tried >= MaxAttempts {
 		_, err := s.apply(ctx, sess, change{
 			to: Infrastructure, reason: ReasonAttemptsExhausted, endWords: words,
 			words: fmt.Sprintf("All %d attempts failed through no fault of the work; the last one because %s.", MaxAttempts, words),
@@ -220,7 +221,7 @@ func (s *Scheduler) tryAgain(ctx context.Context, sess storage.Session, words st
 	}
 	_, err := s.apply(ctx, sess, change{
 		to: Queued, move: NewAttempt, endWords: words,
-		queueReason: fmt.Sprintf("attempt %d of %d follows: %s", sess.Generation+1, MaxAttempts, words),
+		queueReason: fmt.Sprintf("attempt %d of %d follows: %s", tried+1, MaxAttempts, words),
 	})
 	return err
 }

@@ -106,10 +106,13 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 	if err := leaveEgress(ctx, q, &out); err != nil {
 		return wire.Spec{}, err
 	}
-	b, err := q.LastBundleBefore(ctx, storage.LastBundleBeforeParams{SessionID: sess.ID, Generation: a.Generation})
-	if err == nil {
+	b, err := lastWork(ctx, q, sess, a.Generation)
+	if a.Fork.Valid {
+		err = json.Unmarshal(a.Fork.RawMessage, &out.Fork)
+	} else if err == nil {
 		out.Resume = &wire.Resume{Generation: int(b.Generation), Turn: int(b.Turn), SHA256: b.Sha256, Tip: b.Tip}
-	} else if !storage.IsMissing(err) {
+	}
+	if err != nil && !storage.IsMissing(err) {
 		return wire.Spec{}, err
 	}
 	now, err := s.boundSession(ctx, q, sess)
@@ -143,9 +146,13 @@ func (s *Scheduler) grant(sess storage.Session, a storage.Attempt, sp wire.Spec,
 	} else if keeps {
 		verbs = verbs[:3] // discarding it is ours: it is kept if the session fails
 	}
+	var fork *wire.Fork
+	if purpose == wire.PurposeWork {
+		fork = sp.Fork
+	}
 	return wire.SignGrant(s.o.GrantKey, wire.Grant{
-		Verbs: verbs,
-		Node:  a.Node, Session: sess.ID, Generation: int(a.Generation), Purpose: purpose,
+		Verbs: verbs, Fork: fork,
+		Node: a.Node, Session: sess.ID, Generation: int(a.Generation), Purpose: purpose,
 		Environment: sess.EnvironmentID, Snapshot: a.SnapshotID, RepositoryID: sess.RepositoryID, Image: sp.Image,
 		Limits: sp.Limits, PeerUID: s.o.RunnerUID, Sockets: sockets(sp, purpose), Tier: tier, Expires: a.Deadline.Add(tokenSlack),
 	})
@@ -371,19 +378,30 @@ func (s *Scheduler) blobError(ctx context.Context, err error, format string, arg
 	return s.unavailable(ctx, err)
 }
 
-// Bundle opens a bundle of the runner's own session, of any generation.
+// Bundle opens a bundle of the runner's own session, of any generation, or the
+// one that it was forked with.
 func (s *Scheduler) Bundle(ctx context.Context, r Runner, sum string) (io.ReadCloser, error) {
 	if !sumName.MatchString(sum) {
 		return nil, refuse(codeBadRequest, "a bundle is named by its sha256")
 	}
-	if _, _, err := s.peek(ctx, r); err != nil {
+	sess, _, err := s.peek(ctx, r)
+	if err != nil {
 		return nil, err
 	}
 	none := refuse(codeNotFound, "this session has no such bundle")
-	if _, err := s.db.Q().GetBundle(ctx, storage.GetBundleParams{SessionID: r.Session, Sha256: sum}); err != nil {
+	b, err := s.db.Q().GetBundle(ctx, storage.GetBundleParams{SessionID: r.Session, Sha256: sum})
+	if err != nil {
 		return nil, s.unavailable(ctx, missingAs(err, none))
 	}
-	rc, err := s.o.Blobs.Get(ctx, r.Session, sum)
+	of := r.Session
+	if b.Generation == 0 { // a fork begins with what is another session's
+		from, _, err := startFrom(sess)
+		if err != nil {
+			return nil, s.unavailable(ctx, err)
+		}
+		of = from.Session
+	}
+	rc, err := s.o.Blobs.Get(ctx, of, sum)
 	if errors.Is(err, storage.ErrBlobMissing) {
 		return nil, none
 	}

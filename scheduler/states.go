@@ -35,8 +35,11 @@ const (
 	// Forward is progress within one attempt, or an end.
 	Forward Move = iota
 	// NewAttempt gives an attempt up and puts the session back into the queue
-	// for another one. It is the only way back.
+	// for another one.
 	NewAttempt
+	// Rewound puts a session that ended without a delivery back into the queue,
+	// because a person asked for it; see Rewind.
+	Rewound
 )
 
 // forward lists where each state may go within one attempt. Phases may be
@@ -57,8 +60,11 @@ var onMachine = []State{Placing, Restoring, Working, Verifying}
 
 // Allowed tells whether a session may go from one state to another by move.
 func Allowed(from, to State, move Move) bool {
-	if move == NewAttempt {
+	switch move {
+	case NewAttempt:
 		return to == Queued && OnMachine(from)
+	case Rewound:
+		return to == Queued && Terminal(from) && from != Delivered
 	}
 	return slices.Contains(forward[from], to)
 }

@@ -37,6 +37,9 @@ func TestEveryPairOfStates(t *testing.T) {
 			if again := Allowed(from, to, NewAttempt); again != (to == Queued && order[from] >= 1 && order[from] <= 4) {
 				t.Errorf("%s → %s by a new attempt: %v", from, to, again)
 			}
+			if back := Allowed(from, to, Rewound); back != (to == Queued && order[from] == 9 && from != Delivered) {
+				t.Errorf("%s → %s by rewinding: %v", from, to, back)
+			}
 		}
 		if !Terminal(from) {
 			for _, end := range []State{Stopped, Failed, Infrastructure, TimedOut} {

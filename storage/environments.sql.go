@@ -88,6 +88,39 @@ func (q *Queries) BuildingSnapshot(ctx context.Context, arg BuildingSnapshotPara
 	return i, err
 }
 
+const bundleOfTurn = `-- name: BundleOfTurn :one
+
+SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 AND generation > 0
+  AND ($2::integer = 0 OR generation = $2::integer)
+  AND ($3::integer = 0 OR turn = $3::integer)
+ORDER BY generation DESC, turn DESC LIMIT 1
+`
+
+type BundleOfTurnParams struct {
+	SessionID  string
+	Generation int32
+	Turn       int32
+}
+
+// Going on from an earlier turn.
+// Generation and turn 0 are the newest there is. What a fork began with is no
+// turn of its own.
+func (q *Queries) BundleOfTurn(ctx context.Context, arg BundleOfTurnParams) (Bundle, error) {
+	row := q.db.QueryRowContext(ctx, bundleOfTurn, arg.SessionID, arg.Generation, arg.Turn)
+	var i Bundle
+	err := row.Scan(
+		&i.SessionID,
+		&i.Generation,
+		&i.Turn,
+		&i.Sha256,
+		&i.Bytes,
+		&i.Tip,
+		&i.CreatedAt,
+		&i.Replaced,
+	)
+	return i, err
+}
+
 const dueLooks = `-- name: DueLooks :many
 SELECT id FROM repositories WHERE look_at <= $1::timestamptz AND removed_at IS NULL ORDER BY look_at LIMIT $2
 `
@@ -143,6 +176,60 @@ func (q *Queries) EndLook(ctx context.Context, arg EndLookParams) error {
 		arg.Next,
 		arg.ID,
 	)
+	return err
+}
+
+const eventsRemoved = `-- name: EventsRemoved :one
+SELECT EXISTS (SELECT 1 FROM events_removed WHERE session_id = $1)::boolean
+`
+
+func (q *Queries) EventsRemoved(ctx context.Context, sessionID string) (bool, error) {
+	row := q.db.QueryRowContext(ctx, eventsRemoved, sessionID)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const getBundleAt = `-- name: GetBundleAt :one
+SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 AND generation = $2 AND turn = $3
+`
+
+type GetBundleAtParams struct {
+	SessionID  string
+	Generation int32
+	Turn       int32
+}
+
+func (q *Queries) GetBundleAt(ctx context.Context, arg GetBundleAtParams) (Bundle, error) {
+	row := q.db.QueryRowContext(ctx, getBundleAt, arg.SessionID, arg.Generation, arg.Turn)
+	var i Bundle
+	err := row.Scan(
+		&i.SessionID,
+		&i.Generation,
+		&i.Turn,
+		&i.Sha256,
+		&i.Bytes,
+		&i.Tip,
+		&i.CreatedAt,
+		&i.Replaced,
+	)
+	return i, err
+}
+
+const holdAttempt = `-- name: HoldAttempt :exec
+UPDATE attempts SET keep_until = GREATEST(keep_until, $1::timestamptz)
+WHERE session_id = $2 AND generation = $3 AND reaped_at IS NULL
+`
+
+type HoldAttemptParams struct {
+	Until      time.Time
+	SessionID  string
+	Generation int32
+}
+
+// Longer than it is kept anyway, if it is still there and has ended.
+func (q *Queries) HoldAttempt(ctx context.Context, arg HoldAttemptParams) error {
+	_, err := q.db.ExecContext(ctx, holdAttempt, arg.Until, arg.SessionID, arg.Generation)
 	return err
 }
 
@@ -274,6 +361,92 @@ func (q *Queries) ReleaseScene(ctx context.Context, sessionID string) (int64, er
 		return 0, err
 	}
 	return result.RowsAffected()
+}
+
+const reopenSession = `-- name: ReopenSession :one
+UPDATE sessions SET state = 'queued', reason = '', words = '', queue_reason = 'waiting for its turn', version = version + 1,
+  state_at = $1::timestamptz, deadline = $2, next_check_at = $1::timestamptz,
+  stop_at = NULL, stop_by = '', stop_words = '', finished_at = NULL, reported_at = NULL, outcome = NULL,
+  effect_tries = 0, report_tries = 0, report_after = NULL, start_from = $3, rewound = generation
+WHERE id = $4 AND version = $5
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound
+`
+
+type ReopenSessionParams struct {
+	Now       time.Time
+	Deadline  time.Time
+	StartFrom pqtype.NullRawMessage
+	ID        string
+	Version   int64
+}
+
+func (q *Queries) ReopenSession(ctx context.Context, arg ReopenSessionParams) (Session, error) {
+	row := q.db.QueryRowContext(ctx, reopenSession,
+		arg.Now,
+		arg.Deadline,
+		arg.StartFrom,
+		arg.ID,
+		arg.Version,
+	)
+	var i Session
+	err := row.Scan(
+		&i.ID,
+		&i.InstallationID,
+		&i.RepositoryID,
+		&i.IssueNumber,
+		&i.IntentKey,
+		&i.RequesterID,
+		&i.RequesterLogin,
+		&i.Title,
+		&i.Request,
+		&i.Prompt,
+		&i.ContextDigest,
+		&i.BaseBranch,
+		&i.BaseSha,
+		&i.EnvironmentID,
+		&i.Spec,
+		&i.SpecSource,
+		&i.State,
+		&i.Reason,
+		&i.Words,
+		&i.QueueReason,
+		&i.StopAt,
+		&i.StopBy,
+		&i.StopWords,
+		&i.Priority,
+		&i.Version,
+		&i.Generation,
+		&i.SnapshotID,
+		&i.Node,
+		&i.Outcome,
+		&i.Receipt,
+		&i.CommentID,
+		&i.CommentDigest,
+		&i.CommentAt,
+		&i.CheckRunID,
+		&i.Branch,
+		&i.HeadSha,
+		&i.PullRequest,
+		&i.EventsCount,
+		&i.EventsHead,
+		&i.CreatedAt,
+		&i.StateAt,
+		&i.StartedAt,
+		&i.FinishedAt,
+		&i.ReportedAt,
+		&i.EffectTries,
+		&i.ReportTries,
+		&i.ReportAfter,
+		&i.Deadline,
+		&i.NextCheckAt,
+		&i.Budget,
+		&i.Spent,
+		&i.Held,
+		&i.InstructionsSha,
+		&i.StartFrom,
+		&i.Rewound,
+	)
+	return i, err
 }
 
 const repositoryInUse = `-- name: RepositoryInUse :one
@@ -481,6 +654,20 @@ type SetSnapshotNewestParams struct {
 
 func (q *Queries) SetSnapshotNewest(ctx context.Context, arg SetSnapshotNewestParams) error {
 	_, err := q.db.ExecContext(ctx, setSnapshotNewest, arg.Now, arg.ID)
+	return err
+}
+
+const setStartFrom = `-- name: SetStartFrom :exec
+UPDATE sessions SET start_from = $2 WHERE id = $1
+`
+
+type SetStartFromParams struct {
+	ID        string
+	StartFrom pqtype.NullRawMessage
+}
+
+func (q *Queries) SetStartFrom(ctx context.Context, arg SetStartFromParams) error {
+	_, err := q.db.ExecContext(ctx, setStartFrom, arg.ID, arg.StartFrom)
 	return err
 }
 

@@ -249,16 +249,17 @@ func (q *Queries) InsertArtifact(ctx context.Context, arg InsertArtifactParams) 
 }
 
 const lastBundleBefore = `-- name: LastBundleBefore :one
-SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 AND generation < $2 ORDER BY generation DESC, turn DESC LIMIT 1
+SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 AND generation < $2 AND generation > $3 ORDER BY generation DESC, turn DESC LIMIT 1
 `
 
 type LastBundleBeforeParams struct {
 	SessionID  string
 	Generation int32
+	Rewound    int32
 }
 
 func (q *Queries) LastBundleBefore(ctx context.Context, arg LastBundleBeforeParams) (Bundle, error) {
-	row := q.db.QueryRowContext(ctx, lastBundleBefore, arg.SessionID, arg.Generation)
+	row := q.db.QueryRowContext(ctx, lastBundleBefore, arg.SessionID, arg.Generation, arg.Rewound)
 	var i Bundle
 	err := row.Scan(
 		&i.SessionID,

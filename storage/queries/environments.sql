@@ -106,3 +106,35 @@ WHERE s.id = a.session_id AND a.session_id = $1 AND s.finished_at IS NOT NULL AN
 -- name: SetAttemptStopped :exec
 UPDATE attempts SET stopped_at = COALESCE(stopped_at, sqlc.arg(now)::timestamptz)
 WHERE session_id = sqlc.arg(session_id) AND generation = sqlc.arg(generation);
+
+-- Going on from an earlier turn.
+
+-- name: BundleOfTurn :one
+-- Generation and turn 0 are the newest there is. What a fork began with is no
+-- turn of its own.
+SELECT * FROM bundles WHERE session_id = sqlc.arg(session_id) AND generation > 0
+  AND (sqlc.arg(generation)::integer = 0 OR generation = sqlc.arg(generation)::integer)
+  AND (sqlc.arg(turn)::integer = 0 OR turn = sqlc.arg(turn)::integer)
+ORDER BY generation DESC, turn DESC LIMIT 1;
+
+-- name: GetBundleAt :one
+SELECT * FROM bundles WHERE session_id = $1 AND generation = $2 AND turn = $3;
+
+-- name: HoldAttempt :exec
+-- Longer than it is kept anyway, if it is still there and has ended.
+UPDATE attempts SET keep_until = GREATEST(keep_until, sqlc.arg(until)::timestamptz)
+WHERE session_id = sqlc.arg(session_id) AND generation = sqlc.arg(generation) AND reaped_at IS NULL;
+
+-- name: EventsRemoved :one
+SELECT EXISTS (SELECT 1 FROM events_removed WHERE session_id = $1)::boolean;
+
+-- name: ReopenSession :one
+UPDATE sessions SET state = 'queued', reason = '', words = '', queue_reason = 'waiting for its turn', version = version + 1,
+  state_at = sqlc.arg(now)::timestamptz, deadline = sqlc.arg(deadline), next_check_at = sqlc.arg(now)::timestamptz,
+  stop_at = NULL, stop_by = '', stop_words = '', finished_at = NULL, reported_at = NULL, outcome = NULL,
+  effect_tries = 0, report_tries = 0, report_after = NULL, start_from = sqlc.arg(start_from), rewound = generation
+WHERE id = sqlc.arg(id) AND version = sqlc.arg(version)
+RETURNING *;
+
+-- name: SetStartFrom :exec
+UPDATE sessions SET start_from = $2 WHERE id = $1;

@@ -45,7 +45,7 @@ SET replaced = bundles.replaced + CASE bundles.sha256 WHEN EXCLUDED.sha256 THEN 
 SELECT * FROM bundles WHERE session_id = $1 AND sha256 = $2 ORDER BY generation DESC, turn DESC LIMIT 1;
 
 -- name: LastBundleBefore :one
-SELECT * FROM bundles WHERE session_id = $1 AND generation < $2 ORDER BY generation DESC, turn DESC LIMIT 1;
+SELECT * FROM bundles WHERE session_id = $1 AND generation < $2 AND generation > sqlc.arg(rewound) ORDER BY generation DESC, turn DESC LIMIT 1;
 
 -- name: DirectivesAfter :many
 SELECT * FROM directives WHERE session_id = $1 AND generation = $2 AND id > $3 ORDER BY id LIMIT 100;

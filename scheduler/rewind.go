@@ -1,0 +1,248 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sqlc-dev/pqtype"
+
+	"inspect/envs/spec"
+	"inspect/envs/wire"
+	"inspect/storage"
+)
+
+// A session can go on from the end of one of its earlier turns, or a second one
+// can from the same point. Where the clone of that turn's attempt is still on a
+// node whose store can make another of what it was then, that is done; else the
+// turn's bundle is applied to a new clone, which works everywhere.
+
+// forkHold is how long the clone of a turn is held for the one that is to be
+// made of it.
+const forkHold = time.Hour
+
+// forkingStore is the store whose clones can be forked without copying them.
+const forkingStore = "zfs"
+
+// Words for a person about what cannot be gone on from.
+type pointError string
+
+func (e pointError) Error() string { return string(e) }
+
+func cannot(format string, args ...any) error { return pointError(fmt.Sprintf(format, args...)) }
+
+// IsPointError tells whether an error of Rewind or Fork is words for the person
+// who asked.
+func IsPointError(err error) bool {
+	var p pointError
+	return errors.As(err, &p)
+}
+
+// Point is the end of a turn of a session.
+type Point struct {
+	Session    string
+	Generation int // attempt; 0: the newest that has the turn
+	Turn       int // counted from 1 in each attempt; 0: the last
+}
+
+// find looks a point up: its work must be there. The clone is held if there is one.
+func (p Point) find(ctx context.Context, q *storage.Queries, now time.Time) (wire.Fork, storage.Bundle, error) {
+	b, err := q.BundleOfTurn(ctx, storage.BundleOfTurnParams{SessionID: p.Session, Generation: int32(p.Generation), Turn: int32(p.Turn)})
+	if storage.IsMissing(err) {
+		last, err := q.BundleOfTurn(ctx, storage.BundleOfTurnParams{SessionID: p.Session, Generation: int32(p.Generation)})
+		switch {
+		case storage.IsMissing(err):
+			return wire.Fork{}, b, cannot("nothing is kept of the turns of session %s: it ended before the first of them was over", p.Session)
+		case err != nil:
+			return wire.Fork{}, b, fmt.Errorf("looking for the turns of session %s: %w", p.Session, err)
+		}
+		return wire.Fork{}, b, cannot("session %s has no turn %d: the last that is kept is turn %d of attempt %d", p.Session, p.Turn, last.Turn, last.Generation)
+	}
+	if err != nil {
+		return wire.Fork{}, b, fmt.Errorf("looking for turn %d of session %s: %w", p.Turn, p.Session, err)
+	}
+	if err := q.HoldAttempt(ctx, storage.HoldAttemptParams{SessionID: p.Session, Generation: b.Generation, Until: now.Add(forkHold)}); err != nil {
+		return wire.Fork{}, b, fmt.Errorf("holding the clone of session %s: %w", p.Session, err)
+	}
+	return wire.Fork{Session: p.Session, Generation: int(b.Generation), Turn: int(b.Turn)}, b, nil
+}
+
+// Rewind puts a session that has ended back into the queue, to go on from the
+// end of one of its turns as a new attempt. It needs no running scheduler; one
+// that runs sees it at its next sweep. Errors that a person can do something
+// about are told by IsPointError.
+func Rewind(ctx context.Context, tx *storage.Tx, p Point, who string, now time.Time) (storage.Session, error) {
+	q := tx.Q()
+	row, err := q.LockSession(ctx, p.Session)
+	if err != nil {
+		return row, missingAs(err, cannot("there is no session %q", p.Session))
+	}
+	if !Allowed(row.State, Queued, Rewound) {
+		if row.State == Delivered {
+			return row, cannot("session %s has delivered its result, which stays: fork it instead", row.ID)
+		}
+		return row, cannot("session %s has not ended: it is %s; stop it first, or fork it", row.ID, row.State)
+	}
+	if row.Budget > 0 && row.Spent >= row.Budget {
+		return row, cannot("session %s has used its budget of %s up: fork it instead", row.ID, spec.Money(row.Budget))
+	}
+	if gone, err := q.EventsRemoved(ctx, row.ID); err != nil {
+		return row, fmt.Errorf("reading the record of session %s: %w", row.ID, err)
+	} else if gone {
+		return row, cannot("the record of session %s was removed because it is old: fork it instead", row.ID)
+	}
+	if row.IssueNumber > 0 {
+		other, err := q.OpenSessionOfIssue(ctx, storage.OpenSessionOfIssueParams{RepositoryID: row.RepositoryID, IssueNumber: row.IssueNumber})
+		if err == nil {
+			return row, cannot("session %s is at work on the same issue: wait for its end, or stop it", other.ID)
+		} else if !storage.IsMissing(err) {
+			return row, fmt.Errorf("looking for sessions of the same issue: %w", err)
+		}
+	}
+	from, b, err := p.find(ctx, q, now)
+	if err != nil {
+		return row, err
+	}
+	e, err := ownEvent(row.Generation, EventState, now, map[string]any{
+		"from": row.State, "to": Queued, "reason": "rewound",
+		"words": fmt.Sprintf("Goes on from turn %d of attempt %d, as %s asked.", b.Turn, b.Generation, clip(who, 100)),
+	})
+	if err != nil {
+		return row, err
+	}
+	if err := appendEvents(ctx, q, &row, e); err != nil {
+		return row, err
+	}
+	after, err := q.ReopenSession(ctx, storage.ReopenSessionParams{
+		ID: row.ID, Version: row.Version, Now: now, Deadline: now.Add(Times{}.withDefaults().Queue),
+		StartFrom: pqtype.NullRawMessage{RawMessage: encode(from), Valid: true},
+	})
+	if err != nil {
+		return row, fmt.Errorf("putting session %s back into the queue: %w", row.ID, missingAs(err, errMoved))
+	}
+	return after, nil
+}
+
+// Fork makes a second session that goes on from the end of a turn of another
+// one, which it leaves as it is. What the harness leaves open is the other's. It needs no running scheduler. Errors are as
+// those of Rewind.
+func Fork(ctx context.Context, tx *storage.Tx, p Point, h spec.Harness, who string, now time.Time) (storage.Session, error) {
+	q := tx.Q()
+	src, err := q.LockSession(ctx, p.Session)
+	if err != nil {
+		return src, missingAs(err, cannot("there is no session %q", p.Session))
+	}
+	from, b, err := p.find(ctx, q, now)
+	if err != nil {
+		return src, err
+	}
+	sp, err := sessionSpec(src)
+	if err != nil {
+		return src, err
+	}
+	if sp.Harness, err = otherHarness(src.ID, sp.Harness, h); err != nil {
+		return src, err
+	}
+	id := newID()
+	row, err := insertSession(ctx, q, id, NewSession{
+		InstallationID: src.InstallationID, RepositoryID: src.RepositoryID, IssueNumber: int(src.IssueNumber),
+		IntentKey:   fmt.Sprintf("fork:%s:%d:%d:%s", from.Session, from.Generation, from.Turn, id),
+		RequesterID: src.RequesterID, RequesterLogin: src.RequesterLogin, Title: src.Title,
+		Request: src.Request, Prompt: src.Prompt, ContextDigest: src.ContextDigest,
+		BaseBranch: src.BaseBranch, BaseSHA: src.BaseSha, InstructionsSHA: src.InstructionsSha, EnvironmentID: src.EnvironmentID,
+		Spec: sp, SpecSource: src.SpecSource, Priority: int(src.Priority),
+	}, now, now.Add(Times{}.withDefaults().Queue))
+	if err != nil {
+		return src, err
+	}
+	// Generation 0 is what there was before the first attempt.
+	if err := q.UpsertBundle(ctx, storage.UpsertBundleParams{
+		SessionID: row.ID, Turn: b.Turn, Sha256: b.Sha256, Bytes: b.Bytes, Tip: b.Tip, CreatedAt: now,
+	}); err != nil {
+		return src, fmt.Errorf("giving session %s its work: %w", row.ID, err)
+	}
+	if err := q.SetStartFrom(ctx, storage.SetStartFromParams{ID: row.ID, StartFrom: pqtype.NullRawMessage{RawMessage: encode(from), Valid: true}}); err != nil {
+		return src, fmt.Errorf("forking session %s: %w", src.ID, err)
+	}
+	e, err := ownEvent(0, wire.EventNote, now, wire.Note{
+		Words: fmt.Sprintf("Forked from turn %d of attempt %d of session %s, as %s asked.", b.Turn, b.Generation, src.ID, clip(who, 100)),
+	})
+	if err != nil {
+		return src, err
+	}
+	return row, appendEvents(ctx, q, &row, e)
+}
+
+// otherHarness is what a fork works with: h, and of the first session what h
+// leaves open.
+func otherHarness(session string, was, h spec.Harness) (spec.Harness, error) {
+	if h.Model == "" {
+		h.Model = was.Model
+	}
+	if h.Kind == "" || h.Kind == was.Kind && h.Command == "" {
+		was.Model = h.Model
+		return was, nil
+	}
+	switch {
+	case h.Kind == spec.HarnessCommand && h.Command == "":
+		return h, cannot("session %s names no command that could be its harness", session)
+	case h.Kind != spec.HarnessCommand && h.Model == "":
+		return h, cannot("session %s has no model that %s could work with: name one", session, h.Kind)
+	}
+	return h, nil
+}
+
+// startFrom is the turn a session goes on from; false: it began anew.
+func startFrom(sess storage.Session) (from wire.Fork, ok bool, err error) {
+	if !sess.StartFrom.Valid {
+		return from, false, nil
+	}
+	if err := json.Unmarshal(sess.StartFrom.RawMessage, &from); err != nil {
+		return from, false, fmt.Errorf("reading what session %s goes on from: %w", sess.ID, err)
+	}
+	return from, true, nil
+}
+
+// forkable is the node on which an attempt of a session could have the very
+// clone that it is to go on from; empty: none. Only the first attempt tries.
+func (s *Scheduler) forkable(ctx context.Context, q *storage.Queries, sess storage.Session, nodes map[string]storage.Node) (string, wire.Fork, error) {
+	from, ok, err := startFrom(sess)
+	if err != nil || !ok || sess.Generation != sess.Rewound {
+		return "", from, err
+	}
+	a, err := q.GetAttempt(ctx, storage.GetAttemptParams{SessionID: from.Session, Generation: int32(from.Generation)})
+	if err != nil {
+		if storage.IsMissing(err) {
+			err = nil
+		}
+		return "", from, err
+	}
+	n, ok := nodes[a.Node]
+	st := stateOf(n)
+	has := slices.ContainsFunc(st.Clones, func(c wire.Clone) bool {
+		return c.Session == from.Session && c.Generation == from.Generation && c.Purpose == wire.PurposeWork
+	})
+	if !ok || !has || a.ReapedAt.Valid || !s.alive(n) || st.Store != forkingStore {
+		return "", from, nil
+	}
+	return a.Node, from, nil
+}
+
+// lastWork is the bundle that an attempt of a session goes on from.
+func lastWork(ctx context.Context, q *storage.Queries, sess storage.Session, generation int32) (storage.Bundle, error) {
+	b, err := q.LastBundleBefore(ctx, storage.LastBundleBeforeParams{SessionID: sess.ID, Generation: generation, Rewound: sess.Rewound})
+	if !storage.IsMissing(err) {
+		return b, err
+	}
+	from, ok, ferr := startFrom(sess)
+	if ferr != nil || !ok {
+		return b, errors.Join(ferr, err)
+	}
+	if from.Session != sess.ID {
+		from.Generation = 0
+	}
+	return q.GetBundleAt(ctx, storage.GetBundleAtParams{SessionID: sess.ID, Generation: int32(from.Generation), Turn: int32(from.Turn)})
+}
