@@ -59,9 +59,7 @@ func egressCommand() *cobra.Command {
 				return err
 			}
 			if asJSON {
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(list)
+				return printJSON(cmd.OutOrStdout(), list)
 			}
 			return list.print(cmd.OutOrStdout())
 		},
@@ -71,18 +69,27 @@ func egressCommand() *cobra.Command {
 	return withEnvironment(cmd)
 }
 
-// readEgress adds up the events of the one session whose id begins so.
-func readEgress(ctx context.Context, q *storage.Queries, beginning string) (*egressList, error) {
+// sessionNamed is the one session whose id begins so.
+func sessionNamed(ctx context.Context, q *storage.Queries, beginning string) (string, error) {
 	ids, err := q.SessionsStartingWith(ctx, beginning)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("look for the session: %w", err)
+		return "", fmt.Errorf("look for the session: %w", err)
 	case len(ids) == 0 || beginning == "":
-		return nil, fmt.Errorf("there is no session %q", beginning)
+		return "", fmt.Errorf("there is no session %q", beginning)
 	case len(ids) > 1 && ids[0] != beginning:
-		return nil, fmt.Errorf("several sessions begin with %q: give more of the id", beginning)
+		return "", fmt.Errorf("several sessions begin with %q: give more of the id", beginning)
 	}
-	list := &egressList{Session: ids[0], Decisions: []egressDecision{}}
+	return ids[0], nil
+}
+
+// readEgress adds up the events of the one session whose id begins so.
+func readEgress(ctx context.Context, q *storage.Queries, beginning string) (*egressList, error) {
+	id, err := sessionNamed(ctx, q, beginning)
+	if err != nil {
+		return nil, err
+	}
+	list := &egressList{Session: id, Decisions: []egressDecision{}}
 	type key struct {
 		wire.Egress
 		attempt int

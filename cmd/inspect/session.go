@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"inspect/envs/spec"
+	"inspect/scheduler"
+	"inspect/storage"
+)
+
+func sessionCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "session", Short: "Go on from an earlier turn of a session"}
+	cmd.AddCommand(rewindCommand(), forkCommand())
+	return cmd
+}
+
+// pointFlags name a turn.
+type pointFlags struct {
+	dataFlags
+	turn, attempt int
+}
+
+func (p *pointFlags) flags(cmd *cobra.Command) {
+	p.dataFlags.flags(cmd.Flags())
+	cmd.Flags().IntVar(&p.turn, "turn", 0, "number of the turn, counted from 1 in each attempt")
+	cmd.Flags().IntVar(&p.attempt, "attempt", 0, "number of the attempt (default: the newest that has the turn)")
+}
+
+// at runs do with the turn of a session.
+func (p pointFlags) at(ctx context.Context, session string, do func(tx *storage.Tx, at scheduler.Point) (storage.Session, error)) (row storage.Session, err error) {
+	if p.turn < 0 || p.attempt < 0 {
+		return row, usagef("--turn and --attempt are counted from 1")
+	}
+	db, err := openDatabase(ctx, p.dataFlags)
+	if err != nil {
+		return row, err
+	}
+	defer db.Close()
+	id, err := sessionNamed(ctx, db.Q(), session)
+	if err != nil {
+		return row, err
+	}
+	err = db.InTx(ctx, func(tx *storage.Tx) (err error) {
+		row, err = do(tx, scheduler.Point{Session: id, Generation: p.attempt, Turn: p.turn})
+		return err
+	})
+	return row, err
+}
+
+const pointHelp = `
+
+Where the clone of that turn's attempt is still there (see keep_failed) on a store that
+can fork it (zfs), the work goes on in a copy of it as it was then. Else the commits of
+the turn are applied to a new clone of the environment, which works on every store;
+what the agent had not committed is not in it.`
+
+func rewindCommand() *cobra.Command {
+	var p pointFlags
+	cmd := &cobra.Command{
+		Use:   "rewind SESSION --turn N",
+		Short: "Put a session that ended back into the queue, to go on from the end of a turn",
+		Long: `Put a session that ended without a delivery back into the queue, to go on from the end of
+one of its turns as a new attempt. SESSION is its id, or the beginning of it.` + pointHelp,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if p.turn == 0 {
+				return usagef("--turn: expected the number of the turn to go on from")
+			}
+			row, err := p.at(cmd.Context(), args[0], func(tx *storage.Tx, at scheduler.Point) (storage.Session, error) {
+				return scheduler.Rewind(cmd.Context(), tx, at, operator(), time.Now())
+			})
+			if err == nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "Session %s goes on from turn %d.\n", row.ID, p.turn)
+			}
+			return err
+		},
+	}
+	p.flags(cmd)
+	return withEnvironment(cmd)
+}
+
+func forkCommand() *cobra.Command {
+	var p pointFlags
+	var h spec.Harness
+	cmd := &cobra.Command{
+		Use:   "fork SESSION",
+		Short: "Start a second session from the end of a turn",
+		Long: `Start a second session from the end of a turn of another one, by default its last, which
+stays as it is. SESSION is its id, or the beginning of it.` + pointHelp,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if h.Kind != "" && !slices.Contains(spec.Harnesses(), h.Kind) {
+				return usagef("--harness: expected one of %v", spec.Harnesses())
+			}
+			row, err := p.at(cmd.Context(), args[0], func(tx *storage.Tx, at scheduler.Point) (storage.Session, error) {
+				return scheduler.Fork(cmd.Context(), tx, at, h, operator(), time.Now())
+			})
+			if err == nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "Session %s was started.\n", row.ID)
+			}
+			return err
+		},
+	}
+	p.flags(cmd)
+	cmd.Flags().StringVar(&h.Kind, "harness", "", "agent that works (default: that of the session)")
+	cmd.Flags().StringVar(&h.Model, "model", "", "model it works with (default: that of the session)")
+	return withEnvironment(cmd)
+}
