@@ -69,7 +69,7 @@ func (q *Queries) WebArtifactSizes(ctx context.Context, sessionID string) ([]Web
 }
 
 const webAttempts = `-- name: WebAttempts :many
-SELECT generation, engine, node, snapshot_id, started_at, ended_at, end_words, restore
+SELECT generation, engine, node, snapshot_id, started_at, ended_at, end_words, restore, taken, drifted, keep_until, reaped_at
 FROM attempts WHERE session_id = $1 ORDER BY generation
 `
 
@@ -82,6 +82,10 @@ type WebAttemptsRow struct {
 	EndedAt    sql.NullTime
 	EndWords   string
 	Restore    pqtype.NullRawMessage
+	Taken      pqtype.NullRawMessage
+	Drifted    pqtype.NullRawMessage
+	KeepUntil  sql.NullTime
+	ReapedAt   sql.NullTime
 }
 
 func (q *Queries) WebAttempts(ctx context.Context, sessionID string) ([]WebAttemptsRow, error) {
@@ -102,6 +106,10 @@ func (q *Queries) WebAttempts(ctx context.Context, sessionID string) ([]WebAttem
 			&i.EndedAt,
 			&i.EndWords,
 			&i.Restore,
+			&i.Taken,
+			&i.Drifted,
+			&i.KeepUntil,
+			&i.ReapedAt,
 		); err != nil {
 			return nil, err
 		}

@@ -295,3 +295,14 @@ func TestMarker(t *testing.T) {
 		t.Error("the reply does not start with its marker")
 	}
 }
+
+func TestStaleSnapshotIsTold(t *testing.T) {
+	f := with(facts("working"), restored)
+	if body := Render(f); !strings.Contains(body, "12 min 0 s old, 3 commits behind, restored in 184 ms") {
+		t.Errorf("said %s", body)
+	}
+	f.Snapshot.Drift, f.Snapshot.Note = 300, "it is 300 commits behind, more than refresh.max_drift of 200 *and* refresh.when_stale is use"
+	if body := Render(f); !strings.Contains(body, "300 commits behind (it is 300 commits behind, more than refresh.") || !strings.Contains(body, "\\*and\\*") {
+		t.Errorf("said %s", body)
+	}
+}

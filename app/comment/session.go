@@ -57,7 +57,8 @@ type Facts struct {
 type Snapshot struct {
 	Commit  string
 	Age     time.Duration
-	Drift   int // commits between the snapshot and the base; -1: not known
+	Drift   int    // commits between the snapshot and the base; -1: not known
+	Note    string // why it was taken though it is stale, plain text
 	Restore time.Duration
 	Sandbox string // tier and version
 	Limits  string // "enforced" or "best effort: why"
@@ -280,6 +281,9 @@ func (s *Snapshot) words() string {
 		w += ", 1 commit behind"
 	case s.Drift > 1:
 		w += fmt.Sprintf(", %d commits behind", s.Drift)
+	}
+	if s.Note != "" {
+		w += " (" + plain(redact.Cut(s.Note, 300)) + ")"
 	}
 	if s.Restore > 0 {
 		w += ", restored in " + render.Duration(s.Restore)

@@ -17,6 +17,7 @@ import (
 	"inspect/checks/evidence"
 	"inspect/checks/redact"
 	"inspect/envs/wire"
+	"inspect/scheduler"
 	"inspect/storage"
 )
 
@@ -359,6 +360,28 @@ type Provenance struct {
 	Sandbox  evidence.Sandbox
 }
 
+// taken fills in why an attempt was given its snapshot and what its base needs.
+func taken(at storage.Attempt, sn *evidence.Snapshot) error {
+	if at.Taken.Valid {
+		var t scheduler.Taken
+		if err := json.Unmarshal(at.Taken.RawMessage, &t); err != nil {
+			return err
+		}
+		sn.Why, sn.Stale, sn.Image = t.Why, t.Stale, t.Image
+		if t.Drift != nil {
+			sn.Behind = &t.Drift.Commits
+		}
+	}
+	if at.Drifted.Valid {
+		var d wire.Drifted
+		if err := json.Unmarshal(at.Drifted.RawMessage, &d); err != nil {
+			return err
+		}
+		sn.Lockfiles = d.Lockfiles
+	}
+	return nil
+}
+
 // Provenance of the attempt that counts, as far as it is known by now.
 func (p *Publisher) Provenance(ctx context.Context, s storage.Session) (Provenance, error) {
 	return p.provenance(ctx, s)
@@ -382,6 +405,9 @@ func (p *Publisher) provenance(ctx context.Context, s storage.Session) (Provenan
 	}
 	out.Snapshot = evidence.Snapshot{ID: at.SnapshotID, Commit: r.Commit, Store: r.Store, Restore: r.Duration}
 	out.Sandbox = evidence.Sandbox{Tier: r.Tier, Limits: r.Limits}
+	if err := taken(at, &out.Snapshot); err != nil {
+		return out, fmt.Errorf("read why session %s took its snapshot: %w", s.ID, err)
+	}
 	snap, err := p.db.Q().ReportSnapshot(ctx, at.SnapshotID)
 	if storage.IsMissing(err) {
 		return out, nil

@@ -121,6 +121,7 @@ func TestPublishDelivers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.Verdict.Kind != evidence.Passed || m.Change.Added != 2 || m.Change.Deleted != 1 || len(m.Change.Files) != 2 || m.Snapshot.Age != time.Hour ||
+		m.Snapshot.Behind == nil || *m.Snapshot.Behind != 3 || !m.Snapshot.Stale || m.Snapshot.Why != "it is 3 commits behind" || m.Snapshot.Image != "dev@sha256:ab" || len(m.Snapshot.Lockfiles) != 1 ||
 		m.Snapshot.Restore != 120*time.Millisecond || m.Sandbox.Tier != "bubblewrap 0.8.0" || m.Tree != r.Tree || m.ContextDigest != "c0ffee" {
 		t.Errorf("%+v", m)
 	}

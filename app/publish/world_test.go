@@ -179,8 +179,8 @@ func (w *world) sessionOf(tip string, bundle []byte, change func(*storage.Sessio
 		s.BaseBranch, s.BaseSha, specJSON, string(s.State), outcome, w.clock.Now())
 	restored, err := json.Marshal(wire.Restored{Purpose: "work", Snapshot: "snap-1", Commit: w.base, Store: "dir", Tier: "bubblewrap 0.8.0", Limits: "enforced", Duration: 120 * time.Millisecond})
 	w.ok(err)
-	w.exec(`INSERT INTO attempts (session_id, generation, engine, node, snapshot_id, started_at, work_deadline, deadline, restore) VALUES ($1,1,'local','node-1','snap-1',$2,$2,$2,$3)`,
-		s.ID, w.clock.Now(), restored)
+	w.exec(`INSERT INTO attempts (session_id, generation, engine, node, snapshot_id, started_at, work_deadline, deadline, restore, taken, drifted) VALUES ($1,1,'local','node-1','snap-1',$2,$2,$2,$3,$4,$5)`,
+		s.ID, w.clock.Now(), restored, `{"why":"it is 3 commits behind","stale":true,"drift":{"commits":3},"image":"dev@sha256:ab"}`, `{"lockfiles":[{"path":"go.sum","sha256":"cd"}]}`)
 	w.exec(`INSERT INTO bundles (session_id, generation, turn, sha256, bytes, tip) VALUES ($1,1,1,$2,$3,$4)`, s.ID, o.Bundle, len(bundle), tip)
 	row, err := w.db.Q().PublishSession(context.Background(), s.ID)
 	w.ok(err)

@@ -163,12 +163,18 @@ func (r *Reporter) facts(st *story) comment.Facts {
 		f.Finished = s.FinishedAt.Time
 	}
 	if p := st.provenance; p.Snapshot.Commit != "" && p.Sandbox.Tier != "" {
-		drift := 0
-		if p.Snapshot.Drift {
+		drift, note := 0, ""
+		switch {
+		case p.Snapshot.Behind != nil:
+			drift = *p.Snapshot.Behind
+		case p.Snapshot.Drift:
 			drift = -1
 		}
+		if p.Snapshot.Stale {
+			note = p.Snapshot.Why
+		}
 		f.Snapshot = &comment.Snapshot{
-			Commit: p.Snapshot.Commit, Age: p.Snapshot.Age, Drift: drift, Restore: p.Snapshot.Restore,
+			Commit: p.Snapshot.Commit, Age: p.Snapshot.Age, Drift: drift, Note: note, Restore: p.Snapshot.Restore,
 			Sandbox: p.Sandbox.Tier, Limits: p.Sandbox.Limits,
 		}
 	}

@@ -132,8 +132,9 @@ func (s *site) delivered(id string) (stdout string) {
 		s.sql(`INSERT INTO evidence (session_id, name, sha256, bytes) VALUES ($1, $2, $3, 5)`, id, name, sum)
 	}
 	s.sql(`INSERT INTO artifacts (session_id, sha256, bytes) VALUES ($1, $2, $3)`, id, stdout, len("output "+evil))
-	s.sql(`INSERT INTO attempts (session_id, generation, engine, node, deadline, work_deadline, restore) VALUES ($1, 1, 'local', 'n1', now(), now(), $2)`,
-		id, s.json(wire.Restored{Purpose: "work", Tier: "bubblewrap 0.8.0", Limits: "enforced", Duration: 120 * time.Millisecond}))
+	s.sql(`INSERT INTO attempts (session_id, generation, engine, node, deadline, work_deadline, taken, drifted, restore) VALUES ($1, 1, 'local', 'n1', now(), now(), $2, $3, $4)`,
+		id, s.json(scheduler.Taken{Why: "it is stale " + evil, Image: evil}),
+		s.json(wire.Drifted{Manifests: []string{evil}, Steps: []string{evil}, Lockfiles: []wire.Lockfile{{Path: evil, SHA256: evil}}}), s.json(wire.Restored{Purpose: "work", Tier: "bubblewrap 0.8.0", Limits: "enforced", Duration: 120 * time.Millisecond}))
 	outcome := wire.Outcome{Kind: "verified", Words: "done", Results: []wire.VerifyResult{{Name: "unit", Stdout: stdout}}, Times: wire.Times{Restore: 120 * time.Millisecond, Work: 2 * time.Second, Verify: 3 * time.Second}}
 	receipt := scheduler.Receipt{Branch: "inspect/12-x", HeadSHA: strings.Repeat("c", 40), Tree: strings.Repeat("d", 40), PullRequest: 13,
 		URL: "https://github.com/octocat/parcel/pull/13", Evidence: manifest, EventsHead: "ee", EventsCount: 9, Withheld: []string{".github/workflows/" + evil}}

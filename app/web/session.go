@@ -40,6 +40,9 @@ type facts struct {
 	outcome    *wire.Outcome
 	receipt    *scheduler.Receipt
 	restored   *wire.Restored // of the attempt that counts
+	taken      *scheduler.Taken
+	drifted    *wire.Drifted
+	kept       *keptView // clones that are kept after the end
 	spec       spec.Spec
 	files      []fileView
 
@@ -89,9 +92,11 @@ type SessionJSON struct {
 
 	Verify   VerifyJSON    `json:"verify"`
 	Snapshot *SnapshotJSON `json:"snapshot,omitempty"`
-	Times    TimesJSON     `json:"times"`
-	Events   int64         `json:"events"`
-	Files    []FileJSON    `json:"files,omitempty"`
+	// KeptUntil is set while the clone of a session that failed is kept.
+	KeptUntil *time.Time `json:"kept_until,omitempty"`
+	Times     TimesJSON  `json:"times"`
+	Events    int64      `json:"events"`
+	Files     []FileJSON `json:"files,omitempty"`
 }
 
 // VerifyJSON counts tests, or commands where a command has no report.
@@ -118,6 +123,15 @@ type SnapshotJSON struct {
 	Store  string `json:"store"`
 	AgeMS  int64  `json:"age_ms"`
 	Drift  bool   `json:"drift"`
+	// Behind is how many commits the snapshot lacks; absent: not known.
+	Behind    *int            `json:"behind,omitempty"`
+	Why       string          `json:"why,omitempty"` // it was taken
+	Stale     bool            `json:"stale,omitempty"`
+	Cold      bool            `json:"cold,omitempty"` // prepared for the session's own commit
+	Image     string          `json:"image,omitempty"`
+	Manifests []string        `json:"manifests,omitempty"` // dependency manifests that had changed
+	Steps     []string        `json:"steps,omitempty"`     // of setup that ran again for that
+	Lockfiles []wire.Lockfile `json:"lockfiles,omitempty"`
 }
 
 // TimesJSON of a session; zero where something did not happen.
@@ -196,8 +210,20 @@ func (p *pages) gather(ctx context.Context, id string) (*facts, error) {
 		return nil, err
 	}
 	for _, a := range f.attempts {
-		if a.Generation == row.Generation && a.Restore.Valid {
+		if a.Generation != row.Generation {
+			continue
+		}
+		if a.Restore.Valid {
 			f.restored = unpack[wire.Restored](a.Restore.RawMessage)
+		}
+		if a.Taken.Valid {
+			f.taken = unpack[scheduler.Taken](a.Taken.RawMessage)
+		}
+		if a.Drifted.Valid {
+			f.drifted = unpack[wire.Drifted](a.Drifted.RawMessage)
+		}
+		if scheduler.Terminal(row.State) && !a.ReapedAt.Valid && a.KeepUntil.Valid && a.KeepUntil.Time.After(p.clock.Now()) {
+			f.kept = &keptView{Node: a.Node, Until: a.KeepUntil.Time}
 		}
 	}
 	if row.SnapshotID != "" {
@@ -422,6 +448,24 @@ func (f *facts) json() SessionJSON {
 		out.Snapshot = &SnapshotJSON{ID: m.Snapshot.ID, Commit: m.Snapshot.Commit, Store: m.Snapshot.Store, AgeMS: m.Snapshot.Age.Milliseconds(), Drift: m.Snapshot.Drift}
 	} else if n := f.snapshot; n != nil {
 		out.Snapshot = &SnapshotJSON{ID: n.ID, Commit: n.CommitSha, Store: n.Store, Drift: n.CommitSha != s.BaseSha}
+	}
+	if sn := out.Snapshot; sn != nil {
+		if t := f.taken; t != nil {
+			sn.Why, sn.Stale, sn.Cold, sn.Image = t.Why, t.Stale, t.Cold, t.Image
+			if f.manifest == nil {
+				sn.AgeMS = t.Age.Milliseconds()
+			}
+			if t.Drift != nil {
+				sn.Behind = &t.Drift.Commits
+			}
+		}
+		if d := f.drifted; d != nil {
+			sn.Manifests, sn.Steps, sn.Lockfiles = d.Manifests, d.Steps, d.Lockfiles
+		}
+	}
+	if f.kept != nil {
+		until := f.kept.Until.UTC()
+		out.KeptUntil = &until
 	}
 	for _, x := range f.files {
 		out.Files = append(out.Files, FileJSON{Name: x.Name, SHA256: x.SHA256, Bytes: max(x.Bytes, 0), URL: x.URL})

@@ -156,11 +156,12 @@ func describe(v *eventView, data []byte) {
 		}
 	case scheduler.EventAttempt:
 		var x struct {
-			Generation     int
-			Node, Snapshot string
+			Generation          int
+			Node, Snapshot, Why string
 		}
 		if read(&x) {
 			v.Title = fmt.Sprintf("Attempt %d on node %s from snapshot %s", x.Generation, x.Node, x.Snapshot)
+			v.Detail = x.Why
 		}
 	case scheduler.EventSecrets:
 		var x struct{ Versions map[string]int64 }

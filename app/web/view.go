@@ -10,6 +10,7 @@ import (
 
 	"inspect/checks/evidence"
 	"inspect/checks/render"
+	"inspect/envs/wire"
 	"inspect/scheduler"
 	"inspect/storage"
 )
@@ -82,6 +83,7 @@ type sessionView struct {
 	Size    string
 
 	Snapshot *snapshotView
+	Kept     *keptView
 	Harness  string
 	Tier     string
 	Limits   string
@@ -114,7 +116,16 @@ type checkView struct {
 type snapshotView struct {
 	ID, Commit, Store, Drift string
 	Age                      string // in words; empty: not known
-	Restore                  time.Duration
+	Restore, Ready           time.Duration
+	Why, Image               string
+	Manifests, Steps         []string // that drift changed, and what of setup ran again for it
+	Lockfiles                []wire.Lockfile
+}
+
+// keptView is the clone of a session that failed.
+type keptView struct {
+	Node  string
+	Until time.Time
 }
 
 type attemptView struct {
@@ -254,6 +265,22 @@ func (v *sessionView) addSnapshot(f *facts) {
 		if n.PublishedAt.Valid && f.row.StartedAt.Valid {
 			v.Snapshot.Age = render.Age(f.row.StartedAt.Time.Sub(n.PublishedAt.Time))
 		}
+	}
+	if v.Kept = f.kept; v.Snapshot == nil {
+		return
+	}
+	v.Snapshot.Ready = f.times().Ready
+	if t := f.taken; t != nil {
+		v.Snapshot.Why, v.Snapshot.Image = t.Why, t.Image
+		if f.manifest == nil {
+			v.Snapshot.Age = render.Age(t.Age)
+		}
+		if d := t.Drift; d != nil && d.Commits+d.Behind > 0 {
+			v.Snapshot.Drift = render.Count(d.Commits, "commit", "commits") + " behind the commit the session starts from; synchronised before the work"
+		}
+	}
+	if d := f.drifted; d != nil {
+		v.Snapshot.Manifests, v.Snapshot.Steps, v.Snapshot.Lockfiles = d.Manifests, d.Steps, d.Lockfiles
 	}
 }
 

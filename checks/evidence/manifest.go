@@ -90,12 +90,22 @@ type ChangedFile struct {
 
 // Snapshot is where the session's clones came from.
 type Snapshot struct {
-	ID      string        `json:"id"`
-	Commit  string        `json:"commit"`
-	Store   string        `json:"store"`
-	Age     time.Duration `json:"age"`     // at restore, nanoseconds
-	Drift   bool          `json:"drift"`   // the session's base is another commit
-	Restore time.Duration `json:"restore"` // clone and mount, nanoseconds
+	ID     string        `json:"id"`
+	Commit string        `json:"commit"`
+	Store  string        `json:"store"`
+	Age    time.Duration `json:"age"`   // at restore, nanoseconds
+	Drift  bool          `json:"drift"` // the session's base is another commit
+	// Behind is how many commits lie between Commit and the session's base. nil:
+	// not known, as in older manifests.
+	Behind *int `json:"behind,omitempty"`
+	// Why it was taken, where that is known, and whether it was older or further
+	// behind than the environment's refresh allows.
+	Why   string `json:"why,omitempty"`
+	Stale bool   `json:"stale,omitempty"`
+	Image string `json:"image,omitempty"` // name@sha256:… of its root file system; empty: the node's own programs
+	// Lockfiles are the dependency manifests and lock files of the session's base.
+	Lockfiles []wire.Lockfile `json:"lockfiles,omitempty"`
+	Restore   time.Duration   `json:"restore"` // clone and mount, nanoseconds
 }
 
 // Harness is the agent that worked.

@@ -16,7 +16,7 @@ SELECT * FROM sessions WHERE id = $1;
 SELECT * FROM repositories WHERE id = $1;
 
 -- name: WebAttempts :many
-SELECT generation, engine, node, snapshot_id, started_at, ended_at, end_words, restore
+SELECT generation, engine, node, snapshot_id, started_at, ended_at, end_words, restore, taken, drifted, keep_until, reaped_at
 FROM attempts WHERE session_id = $1 ORDER BY generation;
 
 -- name: WebSnapshot :one
