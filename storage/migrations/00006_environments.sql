@@ -17,6 +17,7 @@ ALTER TABLE snapshots
   ADD COLUMN depth integer NOT NULL DEFAULT 1,          -- how many were made from one another, it included
   ADD COLUMN cold boolean NOT NULL DEFAULT false,       -- for sessions of its commit alone: never current
   ADD COLUMN newest_at timestamptz;                     -- when its commit was last seen at the head of the default branch
+UPDATE snapshots SET newest_at = COALESCE(published_at, created_at);
 CREATE INDEX snapshots_building ON snapshots (environment_id, node) WHERE state = 'building';
 
 -- How the refreshes of an environment on a node go.
