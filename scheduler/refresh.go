@@ -68,8 +68,8 @@ func (s *Scheduler) refreshAll(ctx context.Context, q *storage.Queries, env stor
 			has[sn.Node] = true
 		}
 	}
-	if len(has) == 0 {
-		has[s.preferred(nodes).Name] = true
+	if len(has) == 0 { // a node that is not connected yet does it when it is
+		return s.want(ctx, q, env, sp, s.preferred(nodes).Name, w)
 	}
 	for _, n := range nodes {
 		if has[n.Name] && s.alive(n) {

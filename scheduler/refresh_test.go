@@ -523,3 +523,20 @@ func TestSchedulerLooksAfterAPush(t *testing.T) {
 	w.eventually("a refresh after a push", func() bool { return len(w.open()) == 1 })
 	stop()
 }
+
+// An installation may be heard of before the node daemon is up.
+func TestFirstRefreshWaitsForItsNode(t *testing.T) {
+	w := newWorld(t)
+	w.sql("UPDATE nodes SET state = '{}', seen_at = NULL")
+	s := w.scheduler()
+	sp := testSpec()
+	w.prepareHead(s, sha(1), &sp)
+	w.nodeAlive(s)
+	w.offer(s, w.work(s, wire.WorkRefresh))
+	// One that has a snapshot and is away is asked when it is back.
+	w.clock.Advance(time.Hour)
+	w.prepareHead(s, sha(2), nil)
+	if got := w.open(); len(got) != 0 {
+		t.Errorf("refreshes of a node that is away: %v", got)
+	}
+}
