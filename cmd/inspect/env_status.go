@@ -476,7 +476,7 @@ func (t takenStatus) print(line func(string, ...any)) {
 
 // byPhase orders the phases of a refresh as they come.
 func byPhase(a, b string) int {
-	order := []string{"fetch", "checkout", "setup", "services", "scan", "secrets", "snapshot", "proof"}
+	order := []string{"fetch", "clone", "sync", "checkout", "setup", "services", "load", "stop", "scan", "fsck", "secrets", "snapshot", "proof"}
 	at := func(s string) int {
 		if i := slices.Index(order, s); i >= 0 {
 			return i
