@@ -2,10 +2,12 @@ package scheduler
 
 import (
 	"context"
+	"crypto/ed25519"
 	"database/sql"
 	"fmt"
 	"time"
 
+	"inspect/envs/wire"
 	"inspect/storage"
 )
 
@@ -44,4 +46,18 @@ func ReleaseScene(ctx context.Context, q *storage.Queries, session string) (bool
 		return false, fmt.Errorf("letting the clones of session %s go: %w", session, err)
 	}
 	return n > 0, nil
+}
+
+// SceneGrant lets peer, an account of the node's machine, start a sandbox over
+// the clone that is kept of an attempt. It reaches nothing: no way leads out.
+func SceneGrant(key ed25519.PrivateKey, sess storage.Session, a storage.Attempt, peer int) (string, error) {
+	sp, err := sessionSpec(sess)
+	if err != nil {
+		return "", err
+	}
+	return wire.SignGrant(key, wire.Grant{
+		Verbs: []string{wire.VerbSandbox}, Node: a.Node, Session: sess.ID, Generation: int(a.Generation), Purpose: wire.PurposeWork,
+		Environment: sess.EnvironmentID, Snapshot: a.SnapshotID, RepositoryID: sess.RepositoryID, Image: sp.Image,
+		Limits: wireLimits(sp.Limits), PeerUID: peer, Expires: a.KeepUntil.Time,
+	})
 }

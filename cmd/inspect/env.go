@@ -53,7 +53,7 @@ func envCommand() *cobra.Command {
 			_, err := cmd.OutOrStdout().Write(spec.JSONSchema())
 			return err
 		},
-	}, egressCommand(), imageCommand(), buildCommand(), statusCommand(), lsCommand(), pruneCommand())
+	}, egressCommand(), imageCommand(), buildCommand(), statusCommand(), lsCommand(), pruneCommand(), shellCommand(), benchCommand())
 	return cmd
 }
 

@@ -138,7 +138,7 @@ func (t *try) run(ctx context.Context) (err error) {
 	if err := t.copyAll(ctx); err != nil {
 		return err
 	}
-	log, err := os.OpenFile(filepath.Join(t.place.dir, logName), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := openLog(filepath.Join(t.place.dir, logName))
 	if err != nil {
 		return err
 	}
@@ -464,13 +464,7 @@ func (t *try) create(ctx context.Context, p *plan) (string, error) {
 	key := "try:" + rand.Text()
 	var id string
 	err := t.house.DB.InTx(ctx, func(tx *storage.Tx) error {
-		q := tx.Q()
-		if err := q.SawInstallation(ctx, storage.SawInstallationParams{ID: installation, Account: owner}); err != nil {
-			return err
-		}
-		if err := q.SawRepository(ctx, storage.SawRepositoryParams{
-			ID: p.id, InstallationID: installation, Owner: owner, Name: p.repo.name(), DefaultBranch: p.origin.branch,
-		}); err != nil {
+		if err := t.saw(ctx, tx, p); err != nil {
 			return err
 		}
 		env, err := t.house.Scheduler.EnsureEnvironment(ctx, tx, p.id, p.env.Spec, p.origin.branch, p.repo.Commit)
@@ -489,6 +483,16 @@ func (t *try) create(ctx context.Context, p *plan) (string, error) {
 		return "", fmt.Errorf("create the session: %w", err)
 	}
 	return id, nil
+}
+
+// saw makes the repository known, as an event of a forge does.
+func (t *try) saw(ctx context.Context, tx *storage.Tx, p *plan) error {
+	if err := tx.Q().SawInstallation(ctx, storage.SawInstallationParams{ID: installation, Account: owner}); err != nil {
+		return err
+	}
+	return tx.Q().SawRepository(ctx, storage.SawRepositoryParams{
+		ID: p.id, InstallationID: installation, Owner: owner, Name: p.repo.name(), DefaultBranch: p.origin.branch,
+	})
 }
 
 // What stands where a forge has its installation and its owner.
@@ -563,6 +567,10 @@ func (t *try) keepLog(ctx context.Context, err error) {
 	if copyFile(filepath.Join(t.place.dir, logName), f.Name()) == nil {
 		t.tell.warn("the log is kept as %s", f.Name())
 	}
+}
+
+func openLog(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }
 
 func copyFile(from, to string) error {
