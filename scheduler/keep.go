@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -55,8 +56,14 @@ func SceneGrant(key ed25519.PrivateKey, sess storage.Session, a storage.Attempt,
 	if err != nil {
 		return "", err
 	}
+	var fork *wire.Fork // what the clone was made of
+	if a.Fork.Valid {
+		if err := json.Unmarshal(a.Fork.RawMessage, &fork); err != nil {
+			return "", fmt.Errorf("reading what the clone of session %s was made of: %w", sess.ID, err)
+		}
+	}
 	return wire.SignGrant(key, wire.Grant{
-		Verbs: []string{wire.VerbSandbox}, Node: a.Node, Session: sess.ID, Generation: int(a.Generation), Purpose: wire.PurposeWork,
+		Fork: fork, Verbs: []string{wire.VerbSandbox}, Node: a.Node, Session: sess.ID, Generation: int(a.Generation), Purpose: wire.PurposeWork,
 		Environment: sess.EnvironmentID, Snapshot: a.SnapshotID, RepositoryID: sess.RepositoryID, Image: sp.Image,
 		Limits: wireLimits(sp.Limits), PeerUID: peer, Expires: a.KeepUntil.Time,
 	})

@@ -132,7 +132,7 @@ func (s *Scheduler) want(ctx context.Context, q *storage.Queries, env storage.En
 		return nil
 	}
 	from := current.ID
-	if w.afresh || current.Depth >= afreshEvery {
+	if w.afresh || at.Afresh || current.Depth >= afreshEvery {
 		from = ""
 	}
 	return s.begin(ctx, q, env, sp, node, w, from, false)
@@ -277,6 +277,13 @@ func (s *Scheduler) publish(ctx context.Context, q *storage.Queries, sn storage.
 			if err := q.RetireSnapshot(ctx, before.ID); err != nil {
 				return err
 			}
+		}
+	}
+	if _, tried := o.Phases["clone"]; tried && sn.FromID != "" && o.From == "" {
+		// The node had to begin afresh after trying. Trying again each time would
+		// double the work.
+		if err := q.SetAfresh(ctx, storage.SetAfreshParams{EnvironmentID: sn.EnvironmentID, Node: sn.Node}); err != nil {
+			return err
 		}
 	}
 	return q.PublishSnapshot(ctx, storage.PublishSnapshotParams{

@@ -196,6 +196,32 @@ func TestEveryEighthGenerationIsMadeAfresh(t *testing.T) {
 	}
 }
 
+// A node that goes on from a snapshot, cannot, and begins afresh is not asked to
+// try again; one that only had not the snapshot any more is.
+func TestSetupThatDoesNotRunTwice(t *testing.T) {
+	w := newWorld(t)
+	s := w.scheduler()
+	sp := testSpec()
+	for n, c := range []struct {
+		from  bool // is asked for
+		tried bool
+	}{{false, false}, {true, false}, {true, true}, {false, false}} {
+		w.prepareHead(s, sha(n+1), &sp)
+		work := w.work(s, wire.WorkRefresh)
+		if (work.Refresh.From != "") != c.from {
+			t.Fatalf("refresh %d goes on from %q", n+1, work.Refresh.From)
+		}
+		o := offerOf(work)
+		o.From = ""
+		if c.tried {
+			o.Phases = map[string]time.Duration{"clone": 1}
+		}
+		if err := s.Offer(context.Background(), "n1", o); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestBrokenCommitIsTriedAfterGrowingWaits(t *testing.T) {
 	w := newWorld(t)
 	s := w.scheduler()

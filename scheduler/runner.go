@@ -133,7 +133,7 @@ func sockets(sp wire.Spec, purpose string) (out []string) {
 	if purpose == wire.PurposeWork && sp.Harness.Model != "" {
 		out = append(out, wire.SocketModel)
 	}
-	if len(sp.Egress) > 0 || purpose == wire.PurposeWork && len(sp.SetupEgress) > 0 {
+	if len(sp.Egress) > 0 || len(sp.SetupEgress) > 0 {
 		out = append(out, wire.SocketEgress)
 	}
 	return out

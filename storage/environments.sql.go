@@ -236,7 +236,7 @@ func (q *Queries) HoldAttempt(ctx context.Context, arg HoldAttemptParams) error 
 const lockEnvironmentNode = `-- name: LockEnvironmentNode :one
 INSERT INTO environment_nodes (environment_id, node) VALUES ($1, $2)
 ON CONFLICT (environment_id, node) DO UPDATE SET node = EXCLUDED.node
-RETURNING environment_id, node, wanted_branch, wanted_commit, wanted_afresh, stale_since, failures, failed_commit, error, retry_at
+RETURNING environment_id, node, wanted_branch, wanted_commit, wanted_afresh, afresh, stale_since, failures, failed_commit, error, retry_at
 `
 
 type LockEnvironmentNodeParams struct {
@@ -253,6 +253,7 @@ func (q *Queries) LockEnvironmentNode(ctx context.Context, arg LockEnvironmentNo
 		&i.WantedBranch,
 		&i.WantedCommit,
 		&i.WantedAfresh,
+		&i.Afresh,
 		&i.StaleSince,
 		&i.Failures,
 		&i.FailedCommit,
@@ -511,6 +512,20 @@ type ScheduleLookParams struct {
 // An environment of the repository is used: its branch is looked at from now on.
 func (q *Queries) ScheduleLook(ctx context.Context, arg ScheduleLookParams) error {
 	_, err := q.db.ExecContext(ctx, scheduleLook, arg.At, arg.ID)
+	return err
+}
+
+const setAfresh = `-- name: SetAfresh :exec
+UPDATE environment_nodes SET afresh = true WHERE environment_id = $1 AND node = $2
+`
+
+type SetAfreshParams struct {
+	EnvironmentID string
+	Node          string
+}
+
+func (q *Queries) SetAfresh(ctx context.Context, arg SetAfreshParams) error {
+	_, err := q.db.ExecContext(ctx, setAfresh, arg.EnvironmentID, arg.Node)
 	return err
 }
 

@@ -216,6 +216,7 @@ type EnvironmentNode struct {
 	WantedBranch  string
 	WantedCommit  string
 	WantedAfresh  bool
+	Afresh        bool
 	StaleSince    sql.NullTime
 	Failures      int32
 	FailedCommit  string

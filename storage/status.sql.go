@@ -162,7 +162,7 @@ func (q *Queries) StatusEnvironments(ctx context.Context) ([]StatusEnvironmentsR
 }
 
 const statusNodes = `-- name: StatusNodes :many
-SELECT environment_id, node, wanted_branch, wanted_commit, wanted_afresh, stale_since, failures, failed_commit, error, retry_at FROM environment_nodes ORDER BY environment_id, node
+SELECT environment_id, node, wanted_branch, wanted_commit, wanted_afresh, afresh, stale_since, failures, failed_commit, error, retry_at FROM environment_nodes ORDER BY environment_id, node
 `
 
 func (q *Queries) StatusNodes(ctx context.Context) ([]EnvironmentNode, error) {
@@ -180,6 +180,7 @@ func (q *Queries) StatusNodes(ctx context.Context) ([]EnvironmentNode, error) {
 			&i.WantedBranch,
 			&i.WantedCommit,
 			&i.WantedAfresh,
+			&i.Afresh,
 			&i.StaleSince,
 			&i.Failures,
 			&i.FailedCommit,

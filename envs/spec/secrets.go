@@ -9,16 +9,15 @@ import (
 // once, sorted.
 func (s Spec) SecretNames() []string {
 	names := s.workNames()
-	for _, steps := range [][]Step{s.Setup, s.Data.Load} {
-		for _, step := range steps {
-			add(names, step.Secrets...)
-		}
+	for _, step := range s.Data.Load {
+		add(names, step.Secrets...)
 	}
 	return slices.Sorted(maps.Keys(names))
 }
 
 // WorkSecretNames are those that are needed after the snapshot was prepared,
-// for the agent's work and for verification.
+// for the agent's work and for verification; setup runs again where
+// dependencies have changed since.
 func (s Spec) WorkSecretNames() []string { return slices.Sorted(maps.Keys(s.workNames())) }
 
 // GivesSecrets says whether a command is given secrets, which needs a sandbox
@@ -30,6 +29,9 @@ func (s Spec) GivesSecrets() bool {
 
 func (s Spec) workNames() map[string]bool {
 	names := map[string]bool{}
+	for _, step := range s.Setup {
+		add(names, step.Secrets...)
+	}
 	for _, v := range s.Services {
 		add(names, v.Secrets...)
 	}

@@ -27,6 +27,7 @@ CREATE TABLE environment_nodes (
   wanted_branch  text NOT NULL DEFAULT '',              -- what is to be refreshed to after the refresh that goes on
   wanted_commit  text NOT NULL DEFAULT '',              -- '': nothing
   wanted_afresh  boolean NOT NULL DEFAULT false,
+  afresh         boolean NOT NULL DEFAULT false,        -- its setup does not run a second time: never made from an earlier snapshot
   stale_since    timestamptz,                           -- the first failure since the last success
   failures       integer NOT NULL DEFAULT 0,            -- since then
   failed_commit  text NOT NULL DEFAULT '',

@@ -64,6 +64,9 @@ WHERE environment_id = sqlc.arg(environment_id) AND node = sqlc.arg(node);
 UPDATE environment_nodes SET stale_since = NULL, failures = 0, failed_commit = '', error = '', retry_at = NULL
 WHERE environment_id = $1 AND node = $2;
 
+-- name: SetAfresh :exec
+UPDATE environment_nodes SET afresh = true WHERE environment_id = $1 AND node = $2;
+
 -- name: BuildingSnapshot :one
 SELECT * FROM snapshots WHERE environment_id = $1 AND node = $2 AND state = 'building' AND NOT cold ORDER BY generation DESC LIMIT 1;
 
