@@ -4,8 +4,8 @@
 // on the host go out. What stands inside a tree is written by an enemy: an
 // implementation never follows a link out of it and never runs anything of it.
 //
-// Implementations live in the folders below (dir; a store on ZFS stands behind
-// the same interface) and all pass the one suite in storetest.
+// Implementations live in the folders below (dir and zfs) and all pass the one
+// suite in storetest.
 package snapshot
 
 import (
@@ -37,6 +37,9 @@ var (
 	// ErrForeign: a tree of that name is there, but it does not carry this
 	// installation's mark. It is left alone, always.
 	ErrForeign = errors.New("belongs to another installation")
+	// ErrUnavailable: what the store stands on is away: the pool is not imported
+	// or suspended, its daemon does not run. Nothing can be told of what is there.
+	ErrUnavailable = errors.New("the store is not available")
 	// ErrUnsupported: this store cannot do it. Nothing was changed.
 	ErrUnsupported = errors.New("not supported by this store")
 	// ErrName: the id cannot be the name of anything.
@@ -104,6 +107,14 @@ func (c CloneID) Check() error {
 		return fmt.Errorf("generation %d: %w", c.Generation, ErrName)
 	case !purposePattern.MatchString(c.Purpose):
 		return fmt.Errorf("purpose %q: %w", shown(c.Purpose), ErrName)
+	}
+	return nil
+}
+
+// CheckTurn says whether a turn can have that number.
+func CheckTurn(turn int) error {
+	if turn < 1 {
+		return fmt.Errorf("turn %d: %w", turn, ErrName)
 	}
 	return nil
 }

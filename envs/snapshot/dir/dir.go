@@ -5,7 +5,8 @@
 //
 // Below the root:
 //
-//	base/ snapshot/ session/   one directory per thing: owner.json and tree/
+//	base/ snapshot/ session/   one directory per thing: owner.json and tree/,
+//	                           and turn-<n>/ where turns of a clone are kept
 //	tmp/                       what is being made; renamed into place when whole
 //	trash/                     what is being removed
 //	store.lock                 held by the process that has the store open
@@ -29,6 +30,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"inspect/envs/snapshot"
+	"inspect/envs/snapshot/locks"
 	"inspect/envs/snapshot/tree"
 )
 
@@ -50,11 +52,13 @@ type Store struct {
 	log     *slog.Logger
 	lock    *os.File
 	owners  bool // running as root: owners are kept
+	reflink bool // files can share their blocks: a turn is kept in the time of its names
+
+	ids locks.Keyed
 
 	mu       sync.Mutex
-	locks    map[string]*idLock
-	reading  map[snapshot.SnapshotID]int // restores running from a snapshot
-	inFlight map[string]bool             // paths in tmp and trash that a call is working on
+	reading  map[string]int  // copies being made from what is at kind/name
+	inFlight map[string]bool // paths in tmp and trash that a call is working on
 }
 
 var _ snapshot.Store = (*Store)(nil)
@@ -95,21 +99,21 @@ func Open(o Options) (*Store, error) {
 			return nil, fmt.Errorf("open the dir store: %w", err)
 		}
 	}
-	lock, err := os.OpenFile(filepath.Join(root, lockFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	lock, err := locks.File(filepath.Join(root, lockFile))
 	if err != nil {
-		return nil, fmt.Errorf("open the dir store: %w", err)
+		return nil, fmt.Errorf("open the dir store at %s: %w", root, err)
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		lock.Close()
-		return nil, fmt.Errorf("open the dir store at %s: another process has it open: %w", root, snapshot.ErrBusy)
-	}
-	return &Store{
+	s := &Store{
 		root: root, owner: o.Owner, workers: o.Workers, now: o.Now, log: o.Log, lock: lock,
 		owners:   os.Geteuid() == 0,
-		locks:    map[string]*idLock{},
-		reading:  map[snapshot.SnapshotID]int{},
+		reading:  map[string]int{},
 		inFlight: map[string]bool{},
-	}, nil
+	}
+	if s.reflink, err = s.sharesBlocks(); err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("open the dir store at %s: %w", root, err)
+	}
+	return s, nil
 }
 
 // Name is "dir".
@@ -128,7 +132,7 @@ func (s *Store) Prepare(ctx context.Context, id snapshot.BaseID, from snapshot.S
 			return snapshot.Base{}, err
 		}
 	}
-	unlock, err := s.lockID(ctx, baseDir, string(id))
+	unlock, err := s.ids.Lock(ctx, baseDir+"/"+string(id))
 	if err != nil {
 		return snapshot.Base{}, err
 	}
@@ -136,15 +140,17 @@ func (s *Store) Prepare(ctx context.Context, id snapshot.BaseID, from snapshot.S
 	if exists(s.path(baseDir, string(id))) {
 		return snapshot.Base{}, fmt.Errorf("base %s: %w", id, snapshot.ErrExists)
 	}
+	var source string
 	if from != "" {
-		release, err := s.hold(from)
+		_, release, err := s.hold(snapshotDir, string(from))
 		if err != nil {
 			return snapshot.Base{}, err
 		}
 		defer release()
+		source = filepath.Join(s.path(snapshotDir, string(from)), treeDir)
 	}
 	m := marker{Owner: s.owner, Base: string(id), Created: s.now().UTC()}
-	err = s.make(ctx, m, from, s.path(baseDir, string(id)))
+	err = s.make(ctx, m, source, s.path(baseDir, string(id)))
 	if err != nil {
 		return snapshot.Base{}, fmt.Errorf("prepare base %s: %w", id, err)
 	}
@@ -156,12 +162,12 @@ func (s *Store) Snapshot(ctx context.Context, base snapshot.BaseID, id snapshot.
 	if err := errors.Join(base.Check(), id.Check()); err != nil {
 		return snapshot.Info{}, err
 	}
-	unlockBase, err := s.lockID(ctx, baseDir, string(base))
+	unlockBase, err := s.ids.Lock(ctx, baseDir+"/"+string(base))
 	if err != nil {
 		return snapshot.Info{}, err
 	}
 	defer unlockBase()
-	unlock, err := s.lockID(ctx, snapshotDir, string(id))
+	unlock, err := s.ids.Lock(ctx, snapshotDir+"/"+string(id))
 	if err != nil {
 		return snapshot.Info{}, err
 	}
@@ -181,7 +187,7 @@ func (s *Store) Snapshot(ctx context.Context, base snapshot.BaseID, id snapshot.
 	if err != nil {
 		return snapshot.Info{}, err
 	}
-	found, err := tree.Survey(ctx, filepath.Join(from, treeDir), snapshot.MaxDepth, !s.owners)
+	found, err := tree.Survey(ctx, filepath.Join(from, treeDir), tree.SurveyOptions{Depth: snapshot.MaxDepth, Readable: !s.owners})
 	if err != nil {
 		return snapshot.Info{}, fmt.Errorf("snapshot base %s: %w", base, err)
 	}
@@ -215,54 +221,50 @@ func (s *Store) Restore(ctx context.Context, id snapshot.SnapshotID, clone snaps
 	if err := errors.Join(id.Check(), clone.Check()); err != nil {
 		return snapshot.Clone{}, err
 	}
-	unlock, err := s.lockID(ctx, sessionDir, clone.String())
+	unlock, err := s.ids.Lock(ctx, sessionDir+"/"+clone.String())
 	if err != nil {
 		return snapshot.Clone{}, err
 	}
 	defer unlock()
 	if exists(s.path(sessionDir, clone.String())) {
-		m, err := s.read(sessionDir, clone.String())
-		if err != nil {
-			return snapshot.Clone{}, err
-		}
-		if m.Snapshot != string(id) {
-			return snapshot.Clone{}, fmt.Errorf("clone %s was made from snapshot %s, not %s: %w", clone, m.Snapshot, id, snapshot.ErrExists)
-		}
-		c := m.clone(s)
-		c.Existed = true
-		return c, nil
+		return s.again(clone, func(m marker) bool { return m.ForkOf == "" && m.Snapshot == string(id) })
 	}
-	release, err := s.hold(id)
+	origin, release, err := s.hold(snapshotDir, string(id))
 	if err != nil {
 		return snapshot.Clone{}, err
 	}
 	defer release()
-	origin, err := s.read(snapshotDir, string(id))
-	if err != nil {
-		return snapshot.Clone{}, err
-	}
-	m := marker{
-		Owner: s.owner, Clone: clone.String(), Snapshot: string(id), Created: s.now().UTC(), Meta: origin.Meta,
-		Session: clone.Session, Generation: clone.Generation, Purpose: clone.Purpose,
-	}
-	if err := s.make(ctx, m, id, s.path(sessionDir, clone.String())); err != nil {
+	m := s.cloneMarker(clone, origin)
+	if err := s.make(ctx, m, filepath.Join(s.path(snapshotDir, string(id)), treeDir), s.path(sessionDir, clone.String())); err != nil {
 		return snapshot.Clone{}, fmt.Errorf("restore snapshot %s as %s: %w", id, clone, err)
 	}
 	return m.clone(s), nil
 }
 
+// cloneMarker is the mark of a new clone of what origin marks.
+func (s *Store) cloneMarker(clone snapshot.CloneID, origin marker) marker {
+	return marker{
+		Owner: s.owner, Clone: clone.String(), Snapshot: origin.Snapshot, Created: s.now().UTC(), Meta: origin.Meta,
+		Session: clone.Session, Generation: clone.Generation, Purpose: clone.Purpose,
+	}
+}
+
+// again returns a clone that is there already, if it is the one asked for.
+func (s *Store) again(clone snapshot.CloneID, asked func(marker) bool) (snapshot.Clone, error) {
+	m, err := s.read(sessionDir, clone.String())
+	if err != nil {
+		return snapshot.Clone{}, err
+	}
+	if !asked(m) {
+		return snapshot.Clone{}, fmt.Errorf("clone %s was made from %s: %w", clone, m.madeFrom(), snapshot.ErrExists)
+	}
+	c := m.clone(s)
+	c.Existed = true
+	return c, nil
+}
+
 // HardQuota is false.
 func (s *Store) HardQuota() bool { return false }
-
-// KeepTurn is not supported.
-func (s *Store) KeepTurn(context.Context, snapshot.CloneID, int) error {
-	return snapshot.ErrUnsupported
-}
-
-// Fork is not supported.
-func (s *Store) Fork(context.Context, snapshot.CloneID, int, snapshot.CloneID, int64) (snapshot.Clone, error) {
-	return snapshot.Clone{}, snapshot.ErrUnsupported
-}
 
 // Clone returns a clone.
 func (s *Store) Clone(ctx context.Context, clone snapshot.CloneID) (snapshot.Clone, error) {
@@ -276,8 +278,9 @@ func (s *Store) Clone(ctx context.Context, clone snapshot.CloneID) (snapshot.Clo
 	return m.clone(s), ctx.Err()
 }
 
-// make builds a thing in tmp and renames it to its place.
-func (s *Store) make(ctx context.Context, m marker, from snapshot.SnapshotID, to string) (err error) {
+// make builds a thing in tmp, empty or with a copy of the tree from, and renames
+// it to its place.
+func (s *Store) make(ctx context.Context, m marker, from, to string) (err error) {
 	tmp := filepath.Join(s.root, tmpDir, rand.Text())
 	s.begin(tmp)
 	defer s.end(tmp)
@@ -297,13 +300,8 @@ func (s *Store) make(ctx context.Context, m marker, from snapshot.SnapshotID, to
 			return err
 		}
 	} else {
-		got, err := tree.Copy(ctx, filepath.Join(s.path(snapshotDir, string(from)), treeDir), filepath.Join(tmp, treeDir),
-			tree.CopyOptions{Workers: s.workers, Depth: snapshot.MaxDepth, Owners: s.owners})
-		if err != nil {
+		if err := s.copy(ctx, from, filepath.Join(tmp, treeDir), false); err != nil {
 			return err
-		}
-		if got.LeftOutCount > 0 {
-			s.log.Info("some names of the snapshot are no files and were left out", "snapshot", from, "count", got.LeftOutCount, "names", got.LeftOut)
 		}
 	}
 	if err := ctx.Err(); err != nil {
@@ -313,6 +311,14 @@ func (s *Store) make(ctx context.Context, m marker, from snapshot.SnapshotID, to
 		return snapshot.ErrExists
 	}
 	return os.Rename(tmp, to)
+}
+
+func (s *Store) copy(ctx context.Context, from, to string, live bool) error {
+	got, err := tree.Copy(ctx, from, to, tree.CopyOptions{Workers: s.workers, Depth: snapshot.MaxDepth, Owners: s.owners, Live: live})
+	if err == nil && got.LeftOutCount > 0 {
+		s.log.Info("some names are no files and were left out of the copy", "from", from, "count", got.LeftOutCount, "names", got.LeftOut)
+	}
+	return err
 }
 
 // Discard removes a thing.
@@ -327,7 +333,7 @@ func (s *Store) Discard(ctx context.Context, what snapshot.Ref) error {
 	case snapshot.SnapshotID:
 		kind = snapshotDir
 	}
-	unlock, err := s.lockID(ctx, kind, what.String())
+	unlock, err := s.ids.Lock(ctx, kind+"/"+what.String())
 	if err != nil {
 		return err
 	}
@@ -339,12 +345,10 @@ func (s *Store) Discard(ctx context.Context, what snapshot.Ref) error {
 		if _, err := s.read(kind, what.String()); err != nil {
 			return err
 		}
-		if id, ok := what.(snapshot.SnapshotID); ok {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if n := s.reading[id]; n > 0 {
-				return fmt.Errorf("snapshot %s: %d restores run from it: %w", id, n, snapshot.ErrBusy)
-			}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if n := s.reading[kind+"/"+what.String()]; n > 0 {
+			return fmt.Errorf("%s %s: %d copies are being made from it: %w", kind, what, n, snapshot.ErrBusy)
 		}
 		err := os.Rename(s.path(kind, what.String()), trash)
 		if errors.Is(err, unix.EBUSY) {
@@ -365,11 +369,20 @@ func (s *Store) Discard(ctx context.Context, what snapshot.Ref) error {
 	return nil
 }
 
-// erase removes a marked directory in tmp or trash: the tree first, the mark
+// erase removes a marked directory in tmp or trash: the trees first, the mark
 // last, so that what a crash leaves still says whose it is.
 func (s *Store) erase(ctx context.Context, path string) error {
-	if err := tree.Remove(ctx, filepath.Join(path, treeDir)); err != nil {
+	entries, err := os.ReadDir(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
+	}
+	for _, e := range entries {
+		if e.Name() != treeDir && !strings.HasPrefix(e.Name(), turnPrefix) {
+			continue
+		}
+		if err := tree.Remove(ctx, filepath.Join(path, e.Name())); err != nil {
+			return err
+		}
 	}
 	for _, p := range []string{filepath.Join(path, markerName), path + markerSuffix, path} {
 		if err := os.Remove(p); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -44,6 +45,39 @@ func TestConformanceAsOrdinaryUser(t *testing.T) {
 		return // TestConformance has run as one
 	}
 	runAs(t, 65534, "^TestConformance$")
+}
+
+// Where files share their blocks turns are kept, too.
+func TestConformanceWithReflinks(t *testing.T) {
+	if os.Geteuid() != 0 {
+		return // only root may mount
+	}
+	root := t.TempDir()
+	image := filepath.Join(t.TempDir(), "xfs")
+	if err := os.WriteFile(image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(image, 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	for _, argv := range [][]string{{"mkfs.xfs", "-q", "-m", "reflink=1", image}, {"mount", "-o", "loop", image, root}} {
+		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s (apt-get install xfsprogs mount): %v\n%s", argv, err, out)
+		}
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", root).CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	s := open(t, filepath.Join(root, "probe"), "octocat")
+	if err := s.KeepTurn(t.Context(), storetest.Clone("x"), 1); !errors.Is(err, snapshot.ErrNotFound) {
+		t.Errorf("it does not know that xfs shares blocks: %v", err)
+	}
+	_ = s.Close()
+	storetest.Run(t, func(t *testing.T, place, owner string) snapshot.Store {
+		return open(t, filepath.Join(root, t.Name(), place), owner)
+	})
 }
 
 func TestOpenNeedsAnOwner(t *testing.T) {

@@ -39,6 +39,15 @@ type marker struct {
 	Session    string `json:"session,omitempty"`
 	Generation int    `json:"generation,omitempty"`
 	Purpose    string `json:"purpose,omitempty"`
+	ForkOf     string `json:"fork_of,omitempty"` // the clone it is a fork of
+	Turn       int    `json:"turn,omitempty"`    // after this turn of it
+}
+
+func (m marker) madeFrom() string {
+	if m.ForkOf != "" {
+		return fmt.Sprintf("turn %d of %s", m.Turn, m.ForkOf)
+	}
+	return "snapshot " + m.Snapshot
 }
 
 func (m marker) base(s *Store) snapshot.Base {

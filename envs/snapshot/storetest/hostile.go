@@ -19,6 +19,7 @@ func loses(t *testing.T, open Open) {
 		write(t, dir, "d/file", "x")
 		must(t, unix.Mkfifo(filepath.Join(dir, "d/fifo"), 0o644))
 		must(t, os.Symlink("fifo", filepath.Join(dir, "d/to-fifo")))
+		must(t, os.Link(filepath.Join(dir, "d/fifo"), filepath.Join(dir, "d/second")))
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 		must(t, err)
 		defer unix.Close(fd)
@@ -29,7 +30,7 @@ func loses(t *testing.T, open Open) {
 		must(t, unix.Bind(fd, &unix.SockaddrUnix{Name: "/proc/self/fd/" + itoa(int(d.Fd())) + "/sock"}))
 	})
 	slices.Sort(info.LeftOut)
-	if info.LeftOutCount != 2 || !slices.Equal(info.LeftOut, []string{"d/fifo", "d/sock"}) {
+	if info.LeftOutCount != 3 || !slices.Equal(info.LeftOut, []string{"d/fifo", "d/second", "d/sock"}) {
 		t.Errorf("left out: %d %q", info.LeftOutCount, info.LeftOut)
 	}
 	c, err := s.Restore(t.Context(), "s1", Clone("x"), 0)

@@ -34,7 +34,7 @@ func (c *copier) content(src, dst *dir, rel, name string, st *unix.Stat_t) (err 
 	if err := unix.Fstat(in, &now); err != nil {
 		return err
 	}
-	if now.Mode&unix.S_IFMT != unix.S_IFREG || now.Ino != st.Ino {
+	if now.Mode&unix.S_IFMT != unix.S_IFREG || now.Ino != st.Ino && !c.o.Live {
 		return errors.New("it changed while it was copied")
 	}
 	out, err := ignoringEINTR(func() (int, error) {

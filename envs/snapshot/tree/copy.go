@@ -17,6 +17,7 @@ type CopyOptions struct {
 	Workers int  // directories copied at the same time; default 4
 	Depth   int  // default 512
 	Owners  bool // give every copy the owner of its original (needs root)
+	Live    bool // something may write meanwhile: a name that is gone is left out
 }
 
 // Copied tells what a copy did.
@@ -141,7 +142,11 @@ func (c *copier) dir(ctx context.Context, src, dst *dir, rel string, depth int) 
 	}
 	var others sync.WaitGroup
 	err := names(ctx, src, func(name string) error {
-		return c.entry(ctx, src, dst, path.Join(rel, name), name, depth, &others)
+		err := c.entry(ctx, src, dst, path.Join(rel, name), name, depth, &others)
+		if c.o.Live && (errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist)) {
+			return nil // gone since it was read, or read twice
+		}
+		return err
 	})
 	others.Wait()
 	if err != nil {

@@ -18,29 +18,38 @@ type Surveyed struct {
 	LeftOutCount int
 }
 
+// SurveyOptions says what Survey changes on its way. The zero value: nothing.
+type SurveyOptions struct {
+	Depth int // default 512
+	// Readable gives every file the owner's read bit and every directory the
+	// owner's rwx: an ordinary user cannot copy what its owner cannot read. Git
+	// does not see the difference.
+	Readable bool
+	// Remove removes the FIFOs, sockets and devices that a copy would leave out.
+	Remove bool
+}
+
 // Survey walks a tree that nothing writes any more and says what a copy of it
-// will hold. ErrDepth: Copy would refuse it. An ordinary user cannot copy what
-// its owner cannot read, so with readable set every file gets the owner's read
-// bit and every directory the owner's rwx; git does not see the difference.
-func Survey(ctx context.Context, p string, depth int, readable bool) (Surveyed, error) {
-	if depth <= 0 {
-		depth = 512
+// will hold. ErrDepth: Copy would refuse it. ErrMounted, with Remove: something
+// is mounted in it.
+func Survey(ctx context.Context, p string, o SurveyOptions) (Surveyed, error) {
+	if o.Depth <= 0 {
+		o.Depth = 512
 	}
 	root, err := openRoot(p)
 	if err != nil {
 		return Surveyed{}, err
 	}
 	defer root.Close()
-	s := &surveyor{depth: depth, readable: readable, seen: map[inode]struct{}{}}
+	s := &surveyor{o: o, seen: map[inode]struct{}{}}
 	err = s.dir(ctx, root, "", 1)
 	return s.found, err
 }
 
 type surveyor struct {
-	depth    int
-	readable bool
-	found    Surveyed
-	seen     map[inode]struct{}
+	o     SurveyOptions
+	found Surveyed
+	seen  map[inode]struct{}
 }
 
 func (s *surveyor) dir(ctx context.Context, d *dir, rel string, depth int) error {
@@ -52,7 +61,7 @@ func (s *surveyor) dir(ctx context.Context, d *dir, rel string, depth int) error
 		}
 		s.found.Entries++
 		kind := st.Mode & unix.S_IFMT
-		if kind != unix.S_IFDIR && st.Nlink > 1 {
+		if (kind == unix.S_IFREG || kind == unix.S_IFLNK) && st.Nlink > 1 {
 			key := inode{uint64(st.Dev), st.Ino}
 			if _, again := s.seen[key]; again {
 				return nil
@@ -70,9 +79,9 @@ func (s *surveyor) dir(ctx context.Context, d *dir, rel string, depth int) error
 			if len(s.found.LeftOut) < maxLeftOut {
 				s.found.LeftOut = append(s.found.LeftOut, cut(p, 200))
 			}
-			return nil
-		case depth >= s.depth:
-			return fmt.Errorf("%w: more than %d levels at %s…", ErrDepth, s.depth, cut(p, 60))
+			return s.leaveOut(d, name, p, kind)
+		case depth >= s.o.Depth:
+			return fmt.Errorf("%w: more than %d levels at %s…", ErrDepth, s.o.Depth, cut(p, 60))
 		}
 		if err := s.ensure(d, name, p, st.Mode, 0o700); err != nil {
 			return err
@@ -86,8 +95,21 @@ func (s *surveyor) dir(ctx context.Context, d *dir, rel string, depth int) error
 	})
 }
 
+func (s *surveyor) leaveOut(d *dir, name, rel string, kind uint32) error {
+	if !s.o.Remove {
+		return nil
+	}
+	if kind == unix.S_IFDIR {
+		return fmt.Errorf("%s: %w", shown(rel), ErrMounted)
+	}
+	if err := unix.Unlinkat(d.fd(), name, 0); err != nil {
+		return &os.PathError{Op: "remove", Path: shown(rel), Err: err}
+	}
+	return nil
+}
+
 func (s *surveyor) ensure(d *dir, name, rel string, mode, want uint32) error {
-	if !s.readable || mode&want == want {
+	if !s.o.Readable || mode&want == want {
 		return nil
 	}
 	err := chmodAt(d, name, mode&0o7777|want)
