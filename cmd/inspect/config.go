@@ -46,6 +46,7 @@ type serveConfig struct {
 	EgressInternal []string
 	Limits         string
 	Sandbox        tierFlags
+	Store          storeFlags
 	MaxSessions    int
 	PostgresUser   string
 	ControlUID     int
@@ -85,6 +86,7 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.StringSliceVar(&c.Expose, "expose", nil, "host directories that sandboxes may read, at the same path")
 	f.StringVar(&c.Limits, "limits", "enforce", "enforce, or best-effort where cgroups cannot be had")
 	c.Sandbox.flags(f)
+	c.Store.flags(f)
 	f.IntVar(&c.MaxSessions, "max-sessions", 4, "sessions at once, of all repositories together")
 	f.StringVar(&c.PostgresUser, "postgres-user", "postgres", "account of the private database when started as root")
 	f.IntVar(&c.ControlUID, "control-uid", controlUID, "account id of the control plane when started as root")
@@ -177,6 +179,9 @@ func (c *serveConfig) check() error {
 		return usagef("--listen-machines: expected a loopback address like 127.0.0.1:7462, but found %q: tokens and secrets pass there in clear", c.Machines)
 	}
 	if err := c.Sandbox.check(); err != nil {
+		return err
+	}
+	if err := c.Store.check(); err != nil {
 		return err
 	}
 	for _, r := range c.EgressInternal {

@@ -24,7 +24,6 @@ import (
 	"inspect/envs/node"
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
-	"inspect/envs/snapshot/dir"
 	"inspect/scheduler/local"
 )
 
@@ -33,6 +32,7 @@ type nodeConfig struct {
 	name, root, control, tokenFile, grantKey, gitBase, owner, cgroups, limits string
 	expose                                                                    []string
 	sandbox                                                                   tierFlags
+	store                                                                     storeFlags
 	sandboxUID, egressUID, mirrorUID, parent                                  int
 	controlUID, runnerUID, quarantineUID                                      int
 	spool, quarantines                                                        string
@@ -59,6 +59,7 @@ func nodeCommand() *cobra.Command {
 	f.StringVar(&c.limits, "limits", "enforce", "enforce or best-effort")
 	f.StringSliceVar(&c.expose, "expose", nil, "host directories that sandboxes may read")
 	c.sandbox.flags(f)
+	c.store.flags(f)
 	f.IntVar(&c.sandboxUID, "sandbox-uid", sandboxUID, "account id of sandboxes")
 	f.IntVar(&c.egressUID, "egress-uid", egressUID, "account id of the proxies of setup")
 	f.IntVar(&c.mirrorUID, "mirror-uid", mirrorUID, "account id of git in the mirrors of repositories")
@@ -114,6 +115,9 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	if err := c.sandbox.check(); err != nil {
 		return err
 	}
+	if err := c.store.check(); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(c.root, 0o711); err != nil {
 		return err
 	}
@@ -142,7 +146,7 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	} else if err := putProgram(program, body); err != nil {
 		return fmt.Errorf("copy this program to %s: %w", program, err)
 	}
-	store, err := dir.Open(dir.Options{Root: c.root, Owner: c.owner, Log: log})
+	store, err := c.store.open(ctx, c.root, c.owner, log)
 	if err != nil {
 		return fmt.Errorf("the store of snapshots: %w", err)
 	}
@@ -273,7 +277,7 @@ func (p nodeProcess) run(ctx context.Context) error {
 		"--limits", p.config.Limits, "--sandbox-uid", strconv.Itoa(p.config.SandboxUID),
 		"--egress-uid", strconv.Itoa(p.config.EgressUID), "--mirror-uid", strconv.Itoa(p.config.MirrorUID), "--log", p.config.LogFormat,
 	}
-	argv = append(argv, p.config.Sandbox.args()...)
+	argv = append(append(argv, p.config.Sandbox.args()...), p.config.Store.args()...)
 	if c := p.config; p.split {
 		argv = append(argv, "--control-uid", strconv.Itoa(c.ControlUID), "--runner-uid", strconv.Itoa(c.RunnerUID), "--spool", p.dirs.spool,
 			"--quarantine-uid", strconv.Itoa(c.QuarantineUID), "--quarantines", p.dirs.publish)
