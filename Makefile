@@ -2,6 +2,7 @@
 #   make demo    a label becomes a verified draft pull request, on this machine
 #   make test    every test; sets up what it needs itself
 #   make test-cgroup2   the sandbox's suite where cgroups are version 2 only
+#   make test-openzfs   the store's suite on OpenZFS in the kernel, and its speed
 # Options of the demo: make demo ARGS="--keep"
 
 export CGO_ENABLED := 0
@@ -9,7 +10,7 @@ BIN := bin/inspect
 SQLC := go tool -modfile=tools/go.mod sqlc
 STATICCHECK := go tool -modfile=tools/go.mod staticcheck
 
-.PHONY: setup setup-demo build demo test test-cgroup2 bench lint generate drift clean
+.PHONY: setup setup-demo build demo test test-cgroup2 test-openzfs bench lint generate drift clean
 
 setup:
 	@.ci/setup
@@ -35,6 +36,16 @@ test-cgroup2: setup
 	@mkdir -p tmp
 	go test -c -o tmp/sandbox.test ./envs/sandbox
 	@.ci/guest sh -c 'cd envs/sandbox && INSPECT_TEST_CGROUPS=2 ../../tmp/sandbox.test -test.v -test.timeout 180m'
+
+# In an emulated machine, too: few have OpenZFS in their kernel. The programs are
+# laid over that machine's own files, which it forgets.
+test-openzfs: setup
+	@mkdir -p tmp
+	go test -c -o tmp/zfs.test ./envs/snapshot/zfs
+	@made=$$(.ci/openzfs) && GUEST_MEMORY=6144 .ci/guest sh -c "set -e; \
+	  for m in $$made/modules/*.ko; do busybox insmod \$$m; done; \
+	  cp $$made/sbin/* /usr/local/sbin/; cp -a $$made/lib/* /usr/local/lib/; ldconfig; \
+	  cd envs/snapshot/zfs; INSPECT_TEST_OPENZFS=1 ../../../tmp/zfs.test -test.v -test.timeout 35m $(ARGS)"
 
 # What a user waits for, each as a ratio or against a direct way in one run.
 bench:
