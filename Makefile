@@ -52,6 +52,7 @@ bench:
 	@.ci/setup tests
 	go test -run '^$$' -bench . -benchtime 50x ./envs/gateway/... ./envs/harness/opencode/...
 	go test -run '^$$' -bench True -benchtime 20x ./envs/sandbox
+	go test -run '^$$' -bench Restore -benchtime 21x ./envs/snapshot/...
 
 lint:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt would change:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

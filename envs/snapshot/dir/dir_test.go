@@ -17,7 +17,7 @@ import (
 	"inspect/envs/snapshot/storetest"
 )
 
-func open(t *testing.T, root, owner string) *dir.Store {
+func open(t testing.TB, root, owner string) *dir.Store {
 	t.Helper()
 	s, err := dir.Open(dir.Options{Root: root, Owner: owner})
 	if err != nil {
@@ -47,11 +47,9 @@ func TestConformanceAsOrdinaryUser(t *testing.T) {
 	runAs(t, 65534, "^TestConformance$")
 }
 
-// Where files share their blocks turns are kept, too.
-func TestConformanceWithReflinks(t *testing.T) {
-	if os.Geteuid() != 0 {
-		return // only root may mount
-	}
+// reflinks is a filesystem where files can share their blocks.
+func reflinks(t testing.TB) string {
+	t.Helper()
 	root := t.TempDir()
 	image := filepath.Join(t.TempDir(), "xfs")
 	if err := os.WriteFile(image, nil, 0o600); err != nil {
@@ -70,6 +68,22 @@ func TestConformanceWithReflinks(t *testing.T) {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})
+	return root
+}
+
+func BenchmarkRestore(b *testing.B) {
+	b.Run("this filesystem", func(b *testing.B) { storetest.Bench(b, open(b, filepath.Join(b.TempDir(), "store"), "octocat")) })
+	if os.Geteuid() == 0 {
+		b.Run("reflinks", func(b *testing.B) { storetest.Bench(b, open(b, filepath.Join(reflinks(b), "store"), "octocat")) })
+	}
+}
+
+// Where files share their blocks turns are kept, too.
+func TestConformanceWithReflinks(t *testing.T) {
+	if os.Geteuid() != 0 {
+		return // only root may mount
+	}
+	root := reflinks(t)
 	s := open(t, filepath.Join(root, "probe"), "octocat")
 	if err := s.KeepTurn(t.Context(), storetest.Clone("x"), 1); !errors.Is(err, snapshot.ErrNotFound) {
 		t.Errorf("it does not know that xfs shares blocks: %v", err)

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func write(t *testing.T, dir, name, content string) {
+func write(t testing.TB, dir, name, content string) {
 	t.Helper()
 	p := filepath.Join(dir, name)
 	must(t, os.MkdirAll(filepath.Dir(p), 0o755))

@@ -199,7 +199,7 @@ func run(t *testing.T, argv ...string) string {
 type place struct{ dataset, mounts string }
 
 // newPlace is a place that nothing else has.
-func newPlace(t *testing.T) place {
+func newPlace(t testing.TB) place {
 	t.Helper()
 	n := strconv.FormatInt(world.roots.Add(1), 10)
 	p := place{poolName + "/r" + n, filepath.Join(world.dir, "m"+n)}
@@ -209,7 +209,7 @@ func newPlace(t *testing.T) place {
 
 // clear destroys everything at the place; what a test leaves mounted or held
 // must not stop the next.
-func (p place) clear(t *testing.T) {
+func (p place) clear(t testing.TB) {
 	for _, m := range mounts(t, p.mounts) {
 		_ = unix.Unmount(m.path, unix.MNT_DETACH)
 	}
@@ -230,12 +230,12 @@ func (p place) clear(t *testing.T) {
 	}
 }
 
-func (p place) open(t *testing.T, owner string) *zfs.Store {
+func (p place) open(t testing.TB, owner string) *zfs.Store {
 	t.Helper()
 	return p.openWith(t, zfs.Options{Owner: owner})
 }
 
-func (p place) openWith(t *testing.T, o zfs.Options) *zfs.Store {
+func (p place) openWith(t testing.TB, o zfs.Options) *zfs.Store {
 	t.Helper()
 	o.Dataset, o.Mounts = p.dataset, p.mounts
 	s, err := zfs.Open(t.Context(), o)
@@ -246,7 +246,7 @@ func (p place) openWith(t *testing.T, o zfs.Options) *zfs.Store {
 	return s
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -256,7 +256,7 @@ func must(t *testing.T, err error) {
 type mounted struct{ path, source string }
 
 // mounts are those below dir.
-func mounts(t *testing.T, dir string) (all []mounted) {
+func mounts(t testing.TB, dir string) (all []mounted) {
 	t.Helper()
 	body, err := os.ReadFile("/proc/self/mounts")
 	must(t, err)
