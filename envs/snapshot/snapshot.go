@@ -165,7 +165,7 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 
 // CloneOf is the clone id as the protocol has it.
 func CloneOf(c Clone) wire.Clone {
-	return wire.Clone{Session: c.ID.Session, Generation: c.ID.Generation, Purpose: c.ID.Purpose, Created: c.Created}
+	return wire.Clone{Session: c.ID.Session, Generation: c.ID.Generation, Purpose: c.ID.Purpose, Created: c.Created, Bytes: c.Bytes}
 }
 
 // Meta is what a snapshot was made of. It is kept with the snapshot.
@@ -205,7 +205,8 @@ type Clone struct {
 	Snapshot SnapshotID
 	Commit   string // of the snapshot
 	Created  time.Time
-	Existed  bool // Restore only: it had been restored before
+	Existed  bool  // Restore only: it had been restored before
+	Bytes    int64 // List only: that it alone takes of the disk, its turns included; 0: not known
 }
 
 // Listing is everything in the store that carries this installation's mark.

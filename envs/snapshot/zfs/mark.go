@@ -192,7 +192,9 @@ func tellApart(all rows, root, owner, mounts string) (found, error) {
 		case kindBase:
 			f.listing.Bases = append(f.listing.Bases, a.base(mounts))
 		case kindSession:
-			f.listing.Clones = append(f.listing.Clones, a.clone(mounts))
+			c := a.clone(mounts)
+			c.Bytes, _ = strconv.ParseInt(row["used"].text, 10, 64) // for people; without it nothing else is wrong
+			f.listing.Clones = append(f.listing.Clones, c)
 		default:
 			info, err := a.info(of)
 			if err != nil {

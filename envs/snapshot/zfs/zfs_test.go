@@ -17,3 +17,22 @@ func TestConformance(t *testing.T) {
 		return places[key].open(t, owner)
 	})
 }
+
+// What a clone costs is what it does not share.
+func TestPriceOfAClone(t *testing.T) {
+	s := newPlace(t).open(t, "octocat")
+	b, err := s.Prepare(t.Context(), "s1", "")
+	must(t, err)
+	must(t, fillBytes(t, b.Path, 8<<20))
+	_, err = s.Snapshot(t.Context(), b.ID, "s1", snapshot.Meta{})
+	must(t, err)
+	c, err := s.Restore(t.Context(), "s1", storetest.Clone("x"), 0)
+	must(t, err)
+	must(t, fillBytes(t, c.Path, 4<<20))
+	must(t, s.KeepTurn(t.Context(), c.ID, 1)) // a snapshot writes everything out
+	l, err := s.List(t.Context())
+	must(t, err)
+	if n := l.Clones[0].Bytes; n < 4<<20 || n > 6<<20 {
+		t.Errorf("a clone that wrote 4 MiB costs %d bytes", n)
+	}
+}
