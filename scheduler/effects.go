@@ -22,9 +22,11 @@ type Effects interface {
 	// sessions.reported_at once it succeeded in a terminal state.
 	Report(ctx context.Context, s storage.Session) error
 	// GitToken mints a read-only token for one repository, for a node's mirror.
-	GitToken(ctx context.Context, repositoryID int64) (wire.GitToken, error)
+	// Work on the repository of asks for it: the same, or one that has it as a
+	// submodule.
+	GitToken(ctx context.Context, repositoryID, of int64) (wire.GitToken, error)
 	// GitTokenDone says that no node has work on the repository in hand any
-	// more: its token is revoked.
+	// more: all tokens that this work asked for are revoked.
 	GitTokenDone(ctx context.Context, repositoryID int64)
 }
 

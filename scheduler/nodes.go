@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/sqlc-dev/pqtype"
@@ -289,7 +290,8 @@ func (s *Scheduler) Offer(ctx context.Context, node string, o wire.SnapshotOffer
 }
 
 // NodeGitToken mints a read-only token for one repository, if the node has
-// work on it in hand.
+// work on it in hand, or for a submodule of that. It is empty for a submodule
+// that may be read only as everybody may.
 func (s *Scheduler) NodeGitToken(ctx context.Context, node string, r wire.GitTokenRequest) (wire.GitToken, error) {
 	rows, err := s.db.Q().OpenWork(ctx, node)
 	if err != nil {
@@ -297,11 +299,47 @@ func (s *Scheduler) NodeGitToken(ctx context.Context, node string, r wire.GitTok
 	}
 	for _, row := range rows {
 		if row.State == workTaken && r.RepositoryID != 0 && repositoryOf(row) == r.RepositoryID {
-			token, err := s.o.Effects.GitToken(ctx, r.RepositoryID)
+			read := r.RepositoryID
+			if r.URL != "" {
+				if read, err = s.submodule(ctx, r.RepositoryID, r.URL); err != nil || read == 0 {
+					return wire.GitToken{}, s.unavailable(ctx, err)
+				}
+			}
+			token, err := s.o.Effects.GitToken(ctx, read, r.RepositoryID)
 			return token, s.unavailable(ctx, err)
 		}
 	}
 	return wire.GitToken{}, refuse(codeNotFound, "node %s has no work on repository %d", node, r.RepositoryID)
+}
+
+var moduleAddress = regexp.MustCompile(`/([A-Za-z0-9._-]{1,100})/([A-Za-z0-9._-]{1,100}?)(\.git)?$`)
+
+// submodule is the repository at an address that a hostile .gitmodules of
+// another names, if it may be read for that; 0 if not.
+func (s *Scheduler) submodule(ctx context.Context, of int64, address string) (int64, error) {
+	m := moduleAddress.FindStringSubmatch(address)
+	if m == nil || s.o.SubmoduleAllowed == nil {
+		return 0, nil
+	}
+	parent, err := s.db.Q().GetRepositoryRow(ctx, of)
+	if err != nil || parent.RemovedAt.Valid {
+		return 0, err
+	}
+	ids, err := s.db.Q().RepositoriesNamed(ctx, storage.RepositoriesNamedParams{Owner: m[1], Name: m[2]})
+	if err != nil {
+		return 0, err
+	}
+	for _, id := range ids {
+		repo, err := s.db.Q().GetRepositoryRow(ctx, id)
+		if err != nil {
+			return 0, err
+		}
+		same := strings.EqualFold(strings.TrimSuffix(s.o.CloneURL(repo), ".git"), strings.TrimSuffix(address, ".git"))
+		if same && repo.InstallationID == parent.InstallationID && s.o.SubmoduleAllowed(parent, repo) {
+			return id, nil
+		}
+	}
+	return 0, nil
 }
 
 // repositoryOf is the repository that work fetches from, 0 if it fetches nothing.

@@ -460,10 +460,13 @@ func (f *fakeEffects) GitTokenDone(_ context.Context, repository int64) {
 	f.tokensDone = append(f.tokensDone, repository)
 }
 
-func (f *fakeEffects) GitToken(_ context.Context, repository int64) (wire.GitToken, error) {
+func (f *fakeEffects) GitToken(_ context.Context, repository, of int64) (wire.GitToken, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tokens++
+	if of != repository {
+		return wire.GitToken{Token: fmt.Sprintf("ghs_%d for %d", repository, of)}, nil
+	}
 	return wire.GitToken{Token: fmt.Sprintf("ghs_%d", repository)}, nil
 }
 

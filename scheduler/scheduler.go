@@ -78,6 +78,9 @@ type Options struct {
 	// SecretsAllowed says in words which of the names the operator does not let
 	// a repository have now. nil: all may be had.
 	SecretsAllowed func(r storage.Repository, names []string) error
+	// SubmoduleAllowed says whether the operator lets submodules of a repository
+	// be read with a token from another now. nil: from none.
+	SubmoduleAllowed func(r, module storage.Repository) bool
 	// Redactor takes secrets out of what machines say before it is kept. nil:
 	// patterns only.
 	Redactor *redact.Redactor

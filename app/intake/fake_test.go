@@ -182,7 +182,7 @@ func (idle) Publish(context.Context, storage.Session) (scheduler.Published, erro
 }
 func (idle) Report(context.Context, storage.Session) error { return nil }
 func (idle) GitTokenDone(context.Context, int64)           {}
-func (idle) GitToken(context.Context, int64) (wire.GitToken, error) {
+func (idle) GitToken(context.Context, int64, int64) (wire.GitToken, error) {
 	return wire.GitToken{}, nil
 }
 func (idle) Name() string { return "idle" }

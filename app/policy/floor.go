@@ -135,6 +135,7 @@ func Effective(sp spec.Spec, b Bounds) (spec.Spec, []Value, error) {
 	e.one("data.provenance", sp.Data.Provenance, "no data", func(k spec.FloorKeys) []string { return k.Data }, equal)
 	e.egress(sp)
 	e.secrets(sp.SecretNames())
+	e.submodules()
 	e.one("image", sp.Image, "the node's own programs", func(k spec.FloorKeys) []string { return k.Images }, matchesImage)
 	if tier, from := b.Sandbox(); tier != "" {
 		e.values = append(e.values, Value{Key: "sandbox (at least)", Value: tier, From: from})
@@ -307,6 +308,32 @@ func (b Bounds) Secrets(names []string) error {
 		return &BeyondError{What: e.beyond}
 	}
 	return nil
+}
+
+// Submodule says whether the submodules of a repository may be read with a token
+// from another, owner/name: all of the bounds that say something must list it,
+// and one at least. Whoever writes to a repository chooses its submodules and
+// sees what is in them.
+func (b Bounds) Submodule(ownerName string) bool {
+	listed, name := false, strings.ToLower(ownerName)
+	for _, l := range b {
+		if l.keys.Submodules == nil {
+			continue
+		}
+		if listed = slices.ContainsFunc(l.keys.Submodules, func(m string) bool { return matches(m, name) }); !listed {
+			return false
+		}
+	}
+	return listed
+}
+
+// submodules tells what Submodule goes by. Nobody asks for anything beforehand.
+func (e *effect) submodules() {
+	before := len(e.values)
+	e.atMost("submodules", func(k spec.FloorKeys) []string { return k.Submodules }, func([]string) []string { return nil })
+	if len(e.values) == before {
+		e.values = append(e.values, Value{Key: "submodules (at most)", Value: words(nil), From: fromDefault})
+	}
 }
 
 // atMost tells of each bound on a key, and of what passes it.

@@ -62,6 +62,7 @@ func TestParseFloorSaysWhatIsWrong(t *testing.T) {
 		"neither":           {"version: 1\nrepositories:\n  - {egress: []}\n", "line 3: repositories[0].match: expected a pattern of owner/name, or the key id; both are missing"},
 		"no kind":           {"version: 1\ndefaults: {harnesses: [emacs]}\n", "line 2: defaults.harnesses[0]: expected opencode, claude, codex or command"},
 		"no secret":         {"version: 1\ndefaults: {secrets: [npm_token]}\n", `line 2: defaults.secrets[0]: expected the name of a secret, or a pattern like NPM_*, but found "npm_token"`},
+		"no repository":     {"version: 1\ndefaults: {submodules: [lib]}\n", `line 2: defaults.submodules[0]: expected a pattern of owner/name like octocat/* (a * does not reach over a /, ** does), but found "lib"`},
 		"no tier":           {"version: 1\ndefaults: {sandbox: chroot}\n", "line 2: defaults.sandbox: expected the least tier of sandboxes, bubblewrap or gvisor"},
 		"no image":          {"version: 1\ndefaults: {images: [debian]}\n", "line 2: defaults.images[0]: expected a pattern of images like registry.example/dev/*"},
 		"no provenance":     {"version: 1\ndefaults: {data: [real]}\n", "line 2: defaults.data[0]: expected synthetic, scrubbed or production"},
@@ -291,6 +292,10 @@ func TestEachKeyOfTheFloorBinds(t *testing.T) {
 		"Data":      {floor: "data: [synthetic]", shown: Value{Key: "data.provenance (at most)", Value: "synthetic"}, asked: "production"},
 		"Images":    {floor: "images: [\"registry.example/**\"]", shown: Value{Key: "image (at most)", Value: "registry.example/**"}, asked: "docker.example/evil@sha256:" + digest},
 		"Secrets":   {floor: "secrets: [NPM_*]", shown: Value{Key: "secrets (at most)", Value: "NPM_*"}, asked: "PRODUCTION_KEY"},
+		"Submodules": {floor: "submodules: [\"octocat/lib-*\"]", shown: Value{Key: "submodules (at most)", Value: "octocat/lib-*"},
+			holds: func(_ spec.Spec, b Bounds) bool {
+				return b.Submodule("octocat/lib-a") && !b.Submodule("octocat/secret")
+			}},
 		"Sandbox": {floor: "sandbox: gvisor", shown: Value{Key: "sandbox (at least)", Value: "gvisor"},
 			holds: func(_ spec.Spec, b Bounds) bool { tier, _ := b.Sandbox(); return tier == "gvisor" }},
 		"Protected": {floor: "publish: {protected: [\"infra/**\"]}", shown: Value{Key: "publish.protected", Value: "infra/**"},
@@ -392,6 +397,34 @@ func TestStrictestSandbox(t *testing.T) {
 		if got, _ := b.Sandbox(); got != c[2] {
 			t.Errorf("%q and %q: %q, want %q", c[0], c[1], got, c[2])
 		}
+	}
+}
+
+// All bounds that name submodules must list one, and where none does there is none.
+func TestSubmodulesMustBeListed(t *testing.T) {
+	for _, c := range []struct {
+		defaults, entry, name string
+		want                  bool
+	}{
+		{"", "", "octocat/lib", false},
+		{"submodules: [octocat/lib]", "", "octocat/lib", true},
+		{"", "submodules: [octocat/Lib]", "OctoCat/LIB", true},
+		{"submodules: [\"octocat/*\"]", "submodules: [octocat/lib]", "octocat/lib", true},
+		{"submodules: [\"octocat/*\"]", "submodules: [octocat/lib]", "octocat/other", false},
+		{"submodules: [octocat/lib]", "submodules: [\"octocat/*\"]", "octocat/other", false},
+		{"submodules: [\"**\"]", "submodules: []", "octocat/lib", false},
+		{"submodules: []", "submodules: [\"**\"]", "octocat/lib", false},
+		{"submodules: [\"*/lib\"]", "", "octocat/more/lib", false},
+	} {
+		b, _ := floorOf(t, "version: 1\ndefaults: {"+c.defaults+"}\nrepositories: [{match: \"**\", "+c.entry+"}]\n").For(1, "a/b")
+		if got := b.Submodule(c.name); got != c.want {
+			t.Errorf("%q and %q: %s %v", c.defaults, c.entry, c.name, got)
+		}
+	}
+	b, _ := (Floor{}).For(1, "octocat/hello")
+	_, values, err := Effective(spec.Default(), b)
+	if b.Submodule("octocat/lib") || err != nil || !slices.Contains(values, Value{Key: "submodules (at most)", Value: "nothing", From: "default"}) {
+		t.Errorf("without a policy: %+v, %v", values, err)
 	}
 }
 

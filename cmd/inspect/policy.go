@@ -18,6 +18,7 @@ import (
 	"inspect/checks/redact"
 	"inspect/envs/spec"
 	"inspect/scheduler"
+	"inspect/storage"
 )
 
 // floorFile is the operator's policy file. It is read at each use, so that a
@@ -80,6 +81,13 @@ func (f *floorFile) bound(repositoryID int64, ownerName string, sp spec.Spec) (s
 	}
 	tier, _ := b.Sandbox()
 	return scheduler.Bound{Spec: out, Tier: tier}, err
+}
+
+// submodule says whether the policy, as it is now, lets submodules of a
+// repository be read with a token from another.
+func (f *floorFile) submodule(r, module storage.Repository) bool {
+	b, allowed := f.For(r.ID, r.Owner+"/"+r.Name)
+	return allowed && b.Submodule(module.Owner+"/"+module.Name)
 }
 
 func (f *floorFile) reread() {

@@ -255,7 +255,7 @@ func (p plane) run(ctx context.Context) error {
 		Limits:   scheduler.Limits{Total: c.MaxSessions},
 		Times:    scheduler.Times{Refresh: 15 * time.Minute},
 		GrantKey: signing, RunnerUID: p.runnerUID, ModelAPI: models.API, Bound: floor.bound, EgressInternal: c.EgressInternal,
-		Secrets: vault, SecretsAllowed: floor.secrets, Redactor: redactor,
+		Secrets: vault, SecretsAllowed: floor.secrets, SubmoduleAllowed: floor.submodule, Redactor: redactor,
 		Delivery: func(ctx context.Context, guid string) error {
 			defer app.Revoke(ctx, guid)
 			return in.Deliver(github.For(ctx, guid), guid)
@@ -417,19 +417,20 @@ func (e *effects) Report(ctx context.Context, s storage.Session) error {
 	return err
 }
 
-// mirrorOf owns the token that a repository's mirrors are fetched with.
+// mirrorOf owns the tokens that a repository's mirrors, and those of its
+// submodules, are fetched with.
 func mirrorOf(repositoryID int64) string { return fmt.Sprintf("mirror %d", repositoryID) }
 
 func (e *effects) GitTokenDone(ctx context.Context, repositoryID int64) {
 	e.app.Revoke(ctx, mirrorOf(repositoryID))
 }
 
-func (e *effects) GitToken(ctx context.Context, repositoryID int64) (wire.GitToken, error) {
+func (e *effects) GitToken(ctx context.Context, repositoryID, of int64) (wire.GitToken, error) {
 	repo, err := e.db.Q().GetRepositoryRow(ctx, repositoryID)
 	if err != nil {
 		return wire.GitToken{}, fmt.Errorf("repository %d: %w", repositoryID, err)
 	}
-	return e.app.Installation(repo.InstallationID).ReadToken(github.For(ctx, mirrorOf(repositoryID)), repositoryID)
+	return e.app.Installation(repo.InstallationID).ReadToken(github.For(ctx, mirrorOf(of)), repositoryID)
 }
 
 // directories of an installation. Only private is closed to the accounts of

@@ -11,8 +11,9 @@ import (
 )
 
 // Whatever a repository says about submodules and large files: the daemon
-// fetches the repository and nothing else, and what it planted for others to
-// run is not run by the daemon.
+// fetches the repository and, without its token, what others may read of the
+// same host, and nothing else; and what it planted for others to run is not run
+// by the daemon.
 func TestNothingOfARepositorySaysWhatIsFetched(t *testing.T) {
 	w := newWorld(t)
 	outside := t.TempDir() // no sandbox sees it
@@ -23,6 +24,9 @@ func TestNothingOfARepositorySaysWhatIsFetched(t *testing.T) {
 		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			mu.Lock()
 			asked = append(asked, from+r.URL.Path)
+			if token := r.Header.Get("Authorization"); (token != "") != strings.HasPrefix(r.URL.Path, "/octocat/hello.git/") {
+				t.Errorf("%s is asked for with %q", r.URL.Path, token)
+			}
 			mu.Unlock()
 			next.ServeHTTP(rw, r)
 		})
@@ -68,7 +72,7 @@ func TestNothingOfARepositorySaysWhatIsFetched(t *testing.T) {
 		t.Error("nothing was fetched at all")
 	}
 	for _, a := range asked {
-		if !strings.HasPrefix(a, "/octocat/hello.git/") || strings.Contains(a, "lfs") {
+		if !strings.HasPrefix(a, "/octocat/hello.git/") && !strings.HasPrefix(a, "/octocat/other.git/") || strings.Contains(a, "lfs") {
 			t.Errorf("somebody asked for %s", a)
 		}
 	}

@@ -137,7 +137,10 @@ func validBranch(b string) bool {
 }
 
 // fetchError is a fetch that failed, in words for a person.
-type fetchError struct{ words string }
+type fetchError struct {
+	words     string
+	anonymous bool // it was tried without a token
+}
 
 func (e *fetchError) Error() string { return e.words }
 
@@ -145,12 +148,12 @@ func (e *fetchError) Error() string { return e.words }
 // kept by refs of ours, so that they stay whatever happens to the branch. A
 // commit that is there already costs no request. An error that is a
 // *fetchError is the fetch's own; anything else is ours or the context's.
-func (m *mirrors) Fetch(ctx context.Context, r wire.Remote, commit string) error {
+func (m *mirrors) Fetch(ctx context.Context, r wire.Remote, commit string) (err error) {
 	if err := m.check(r); err != nil {
-		return &fetchError{"the repository is not fetched: " + err.Error()}
+		return &fetchError{words: "the repository is not fetched: " + err.Error()}
 	}
 	if !commitPattern.MatchString(commit) {
-		return &fetchError{"the commit is not a full commit id"}
+		return &fetchError{words: "the commit is not a full commit id"}
 	}
 	unlock, err := m.lock(ctx, r.RepositoryID)
 	if err != nil {
@@ -166,6 +169,12 @@ func (m *mirrors) Fetch(ctx context.Context, r wire.Remote, commit string) error
 			return err
 		}
 	}
+	defer func() {
+		var own *fetchError
+		if missing != nil && errors.As(err, &own) && own.anonymous {
+			err = errors.Join(err, m.remove(r.RepositoryID)) // nor is anything kept for it
+		}
+	}()
 	if err := m.ensure(ctx, r); err != nil {
 		return fmt.Errorf("make the mirror of repository %d: %w", r.RepositoryID, err)
 	}
@@ -203,7 +212,7 @@ func (m *mirrors) tokenFor(ctx context.Context, r wire.Remote) (string, error) {
 	var refused *wire.Error
 	switch {
 	case errors.As(err, &refused):
-		return "", &fetchError{"no token to read the repository: " + refused.Message}
+		return "", &fetchError{words: "no token to read the repository: " + refused.Message}
 	case err != nil:
 		return "", fmt.Errorf("ask for a token to read the repository: %w", err)
 	}
@@ -271,6 +280,14 @@ func (m *mirrors) ensure(ctx context.Context, r wire.Remote) error {
 	m.ready[r.RepositoryID] = true
 	m.mu.Unlock()
 	return nil
+}
+
+// remove takes a mirror away. Whoever calls it has it locked.
+func (m *mirrors) remove(repository int64) error {
+	m.mu.Lock()
+	delete(m.ready, repository)
+	m.mu.Unlock()
+	return os.RemoveAll(m.path(repository))
 }
 
 // has says whether the commit and all that it needs are in the mirror. A ref of
@@ -342,7 +359,7 @@ func (m *mirrors) fetch(ctx context.Context, r wire.Remote, token, refspec strin
 	var exit *proc.ExitError
 	if errors.As(err, &exit) {
 		words := redact.New(token).String(strings.TrimSpace(string(exit.Result.Stderr)))
-		return &fetchError{"git fetch of " + r.Branch + " failed: " + redact.Tail(words, 2000)}
+		return &fetchError{"git fetch of " + r.Branch + " failed: " + redact.Tail(words, 2000), token == ""}
 	}
 	return err
 }

@@ -68,7 +68,8 @@ func (n *Node) modules(repository int64) (*mirrors, error) {
 	return m, nil
 }
 
-// fetchModules brings the submodules of a commit into mirrors of their own. What
+// fetchModules brings the submodules of a commit into mirrors of their own, as
+// everybody may read them or with a token that the control plane gives. What
 // cannot be fetched, or may not, is left out and told in the log. Submodules of
 // submodules are not looked for.
 func (n *Node) fetchModules(ctx context.Context, r wire.Remote, commit string) (there []module, err error) {
@@ -84,6 +85,9 @@ func (n *Node) fetchModules(ctx context.Context, r wire.Remote, commit string) (
 		err := m.Fetch(ctx, s.remote(), s.commit)
 		var own *fetchError
 		switch {
+		case errors.As(err, &own) && own.anonymous:
+			n.log.Warn("a submodule cannot be read: list it under submodules in the operator's policy, if it is private",
+				"repository", r.RepositoryID, "commit", commit, "submodule", s.path, "url", s.url, "error", err)
 		case errors.As(err, &own):
 			left = append(left, fmt.Sprintf("%s: %v", s.path, err))
 		case err != nil:

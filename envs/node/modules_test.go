@@ -2,10 +2,13 @@ package node_test
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"inspect/envs/node"
 	"inspect/envs/wire"
 )
 
@@ -49,15 +52,16 @@ func (g *gitHost) pin(list string, at map[string]string) string {
 }
 
 // Submodules of the same host have mirrors of their own, each read with its own
-// token; the others are left out, and no sandbox fetches any.
+// token or as everybody may; the others are left out, and no sandbox fetches any.
 func TestSubmodules(t *testing.T) {
-	w := newWorld(t)
-	w.start()
+	w, log := newWorld(t), &overheard{}
+	w.start(func(o *node.Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
 	const ofLib, ofDeep = "ghs_" + "libLIBlibLIBlibLIBlibLIBlibLIBlib0123456789", "ghs_" + "deepDEEPdeepDEEPdeepDEEPdeepDEEP0123456789"
 	lib := w.git.repository("octocat/lib.git", ofLib)
 	deep := w.git.repository("monalisa/deep.git", ofDeep)
 	w.git.repository("hubot/secret.git", "ghs_nobody")
-	one, two := w.git.commitTo(lib, "one"), w.git.commitTo(deep, "deep one")
+	open := w.git.repository("monalisa/open.git", "")
+	one, two, three := w.git.commitTo(lib, "one"), w.git.commitTo(deep, "deep one"), w.git.commitTo(open, "open")
 	list := `[submodule "lib"]
 	path = third/lib
 	url = ../lib.git
@@ -70,6 +74,9 @@ func TestSubmodules(t *testing.T) {
 [submodule "secret"]
 	path = secret
 	url = ` + w.git.srv.URL + `/hubot/secret.git
+[submodule "open"]
+	path = open
+	url = ../../monalisa/open.git
 [submodule "climbs"]
 	path = climbs
 	url = ../../../../etc/passwd
@@ -77,15 +84,19 @@ func TestSubmodules(t *testing.T) {
 	path = command
 	url = "ext::sh -c touch% /tmp/pwned"
 `
-	all := map[string]string{"third/lib": one, "deep": two, "elsewhere": one, "secret": one, "climbs": one, "command": one}
+	all := map[string]string{"third/lib": one, "deep": two, "open": three, "elsewhere": one, "secret": one, "climbs": one, "command": one}
 	w.git.pin(list, all)
 	w.plane.set(func(p *plane) {
 		p.modules = map[string]string{w.git.srv.URL + "/octocat/lib.git": ofLib, w.git.srv.URL + "/monalisa/deep.git": ofDeep}
 	})
-	w.offer(w.refreshWork(1, "snap-1", "cat third/lib/lib.txt deep/lib.txt >$HOME/seen"))
-	const look = `cat third/lib/lib.txt deep/lib.txt; git status --porcelain; ls elsewhere secret climbs command | grep -v ":$" | grep . ; grep -r ghs_ .git $HOME 2>/dev/null | head -1; git -C third/lib remote get-url origin | cut -d/ -f1-6`
-	if got := w.look("s1", "snap-1", "cat $HOME/seen; "+look+"; true"); got != "onedeep oneonedeep onefile:///run/inspect/modules" {
+	w.offer(w.refreshWork(1, "snap-1", "cat third/lib/lib.txt deep/lib.txt open/lib.txt >$HOME/seen"))
+	const look = `cat third/lib/lib.txt deep/lib.txt open/lib.txt; git status --porcelain; ls elsewhere secret climbs command | grep -v ":$" | grep . ; grep -r ghs_ .git $HOME 2>/dev/null | head -1; git -C third/lib remote get-url origin | cut -d/ -f1-6`
+	if got := w.look("s1", "snap-1", "cat $HOME/seen; "+look+"; true"); got != "onedeep oneopenonedeep oneopenfile:///run/inspect/modules" {
 		t.Errorf("it has %q", got)
+	}
+	const words = `msg="a submodule cannot be read: list it under submodules in the operator's policy, if it is private" `
+	if said := log.String(); strings.Count(said, words) != 2 || !strings.Contains(said, "submodule=secret url="+w.git.srv.URL+"/hubot/secret.git") || !strings.Contains(said, "submodule=climbs") {
+		t.Errorf("the log says %s", said)
 	}
 
 	// A refresh that goes on from it has the submodules where the new commit has
@@ -93,7 +104,7 @@ func TestSubmodules(t *testing.T) {
 	all["third/lib"] = w.git.commitTo(lib, "two")
 	w.git.pin(list, all)
 	o := w.offer(w.from(2, "snap-2", "snap-1", "true"))
-	if got := w.look("s1", "snap-2", look+"; true"); o.From != "snap-1" || got != "twodeep onefile:///run/inspect/modules" {
+	if got := w.look("s1", "snap-2", look+"; true"); o.From != "snap-1" || got != "twodeep oneopenfile:///run/inspect/modules" {
 		t.Errorf("%+v: it has %q", o, got)
 	}
 	// A fetch for a session brings what its commit needs.
@@ -108,7 +119,7 @@ func TestSubmodules(t *testing.T) {
 	}
 	mirrors, err := os.ReadDir(filepath.Join(w.root, "modules", "4242"))
 	must(t, err)
-	if len(mirrors) != 2 {
+	if len(mirrors) != 3 {
 		t.Errorf("mirrors: %v", mirrors)
 	}
 	for _, m := range mirrors {

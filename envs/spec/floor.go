@@ -48,6 +48,10 @@ type FloorKeys struct {
 	KeepFailed *time.Duration
 	Images     []string // doublestar patterns of registry/repository, or with @ of registry/repository@sha256:…
 	Sandbox    string   // the least tier of sandboxes, of Tiers; empty: any
+	// Submodules are doublestar patterns of owner/name, in lower case: what a
+	// repository's submodules may be read from with a token. Where nobody has such
+	// a list there is none.
+	Submodules []string
 }
 
 // Tiers of sandboxes a floor can ask for, the weaker first.
@@ -98,20 +102,22 @@ func floorSchema() field {
 	image := pattern("a pattern of images like registry.example/dev/*, or **/*@sha256:… (a * does not reach over a /, ** does)")
 	model := pattern("a pattern of models like anthropic/* (a * does not reach over a /, ** does)")
 	secret := field{kind: kindText, help: "the name of a secret, or a pattern like NPM_*", check: secretPattern.MatchString}
+	repositories := pattern("a pattern of owner/name like octocat/* (a * does not reach over a /, ** does)")
 	keys := map[string]field{
-		"egress":    {kind: kindList, help: "a list of hosts and ecosystems", max: 200, item: &host},
-		"limits":    limits,
-		"refresh":   refresh,
-		"models":    {kind: kindList, help: "a list of patterns of models", max: 100, item: &model},
-		"harnesses": {kind: kindList, help: "a list of kinds of harness", item: &harness},
-		"data":      {kind: kindList, help: "a list of provenances", item: &provenance},
-		"secrets":   {kind: kindList, help: "a list of names of secrets", max: 200, item: &secret},
-		"publish":   publish,
-		"images":    {kind: kindList, help: "a list of patterns of images", max: 100, item: &image},
-		"sandbox":   {kind: kindText, help: "the least tier of sandboxes, bubblewrap or gvisor", only: Tiers()},
+		"egress":     {kind: kindList, help: "a list of hosts and ecosystems", max: 200, item: &host},
+		"limits":     limits,
+		"refresh":    refresh,
+		"models":     {kind: kindList, help: "a list of patterns of models", max: 100, item: &model},
+		"harnesses":  {kind: kindList, help: "a list of kinds of harness", item: &harness},
+		"data":       {kind: kindList, help: "a list of provenances", item: &provenance},
+		"secrets":    {kind: kindList, help: "a list of names of secrets", max: 200, item: &secret},
+		"submodules": {kind: kindList, help: "a list of patterns of repositories", max: 200, item: &repositories},
+		"publish":    publish,
+		"images":     {kind: kindList, help: "a list of patterns of images", max: 100, item: &image},
+		"sandbox":    {kind: kindText, help: "the least tier of sandboxes, bubblewrap or gvisor", only: Tiers()},
 	}
 	repository := maps.Clone(keys)
-	repository["match"] = pattern("a pattern of owner/name like octocat/* (a * does not reach over a /, ** does)")
+	repository["match"] = repositories
 	repository["id"] = field{kind: kindInt, help: "the number of a repository", check: between(1, 1<<53)}
 	return field{kind: kindMap, help: "a map", fields: map[string]field{
 		"version": file["version"],
@@ -159,6 +165,10 @@ func buildFloorKeys(n *yaml.Node) FloorKeys {
 	list("harnesses", &k.Harnesses)
 	list("data", &k.Data)
 	list("secrets", &k.Secrets)
+	list("submodules", &k.Submodules)
+	for i, m := range k.Submodules {
+		k.Submodules[i] = strings.ToLower(m)
+	}
 	list("images", &k.Images)
 	text(child(n, "sandbox"), &k.Sandbox)
 	buildLimits(child(n, "limits"), &k.Limits)

@@ -143,6 +143,7 @@ type GitTokenRequest struct {
 	RepositoryID int64 `json:"repository_id"`
 	// URL asks for that of a submodule of the repository: its clone URL without
 	// credentials, as a hostile .gitmodules names it. Empty: the repository itself.
+	// The token is empty if it may be read only as everybody may.
 	URL string `json:"url,omitempty"`
 }
 

@@ -110,6 +110,6 @@ func (e effects) Report(ctx context.Context, s storage.Session) error {
 
 func (e effects) GitTokenDone(context.Context, int64) {}
 
-func (e effects) GitToken(context.Context, int64) (wire.GitToken, error) {
+func (e effects) GitToken(context.Context, int64, int64) (wire.GitToken, error) {
 	return wire.GitToken{}, errNoForge
 }
