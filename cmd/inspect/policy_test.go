@@ -10,6 +10,7 @@ import (
 
 	"inspect/app/policy"
 	"inspect/envs/spec"
+	"inspect/storage"
 )
 
 func write(t *testing.T, path, body string) {
@@ -100,7 +101,18 @@ func TestFloorBindsWhatWaits(t *testing.T) {
 	if b, err := f.bound(1, "octocat/hello", sp); err != nil || !strings.Contains(b.Denied, `egress: "npm" is beyond`) {
 		t.Errorf("%+v, %v", b, err)
 	}
-	write(t, path, "version: 1\nrepositories: []\n")
+	hello, lib := storage.Repository{ID: 1, Owner: "octocat", Name: "hello"}, storage.Repository{ID: 2, Owner: "octocat", Name: "Lib"}
+	if f.submodule(hello, lib) {
+		t.Error("a submodule that is not listed")
+	}
+	write(t, path, "version: 1\ndefaults: {submodules: [octocat/lib]}\n")
+	if !f.submodule(hello, lib) || f.submodule(lib, hello) {
+		t.Error("which submodules are listed?")
+	}
+	write(t, path, "version: 1\nrepositories: []\ndefaults: {submodules: [octocat/lib]}\n")
+	if f.submodule(hello, lib) {
+		t.Error("a submodule of a repository that may not use Inspect")
+	}
 	if b, err := f.bound(1, "octocat/hello", sp); err != nil || !strings.Contains(b.Denied, "does not allow it") {
 		t.Errorf("%+v, %v", b, err)
 	}
