@@ -238,7 +238,7 @@ func (d *detector) contents() (gaps []string) {
 			}
 			which = among(paths)
 		}
-		gaps = append(gaps, "submodules are not checked out: what lies in them is missing"+which)
+		gaps = append(gaps, "submodules are checked out only where they lie on the same host and may be read"+which)
 	}
 	if d.has(".gitattributes") {
 		text, _ := d.text(".gitattributes")

@@ -219,7 +219,7 @@ func TestDetectFiles(t *testing.T) {
 				"go.mod": "module x", ".gitmodules": "[submodule \"libs/z\"]\n\tpath = libs/z\n\turl = ../z.git\n", ".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n*.txt text\n",
 			},
 			source: "go.mod", setup: []string{"go build ./...", "go test -run '^$' ./... || true"}, verify: "go test -json ./...", programs: []string{"go"},
-			gaps: []string{"submodules are not checked out: what lies in them is missing (libs/z)", "files of Git LFS are only pointers: their content is not fetched (*.bin)"},
+			gaps: []string{"submodules are checked out only where they lie on the same host and may be read (libs/z)", "files of Git LFS are only pointers: their content is not fetched (*.bin)"},
 		},
 		{name: "java", files: map[string]string{"pom.xml": ""}, gaps: []string{"pom.xml means Java with Maven, which is not detected"}},
 		{name: "a frontend below", files: map[string]string{"web/package.json": "{}"}, gaps: []string{"web/package.json lies below the root"}},
