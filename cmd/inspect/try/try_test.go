@@ -293,9 +293,12 @@ func TestTasks(t *testing.T) {
 			}
 			continue
 		}
-		if res.Task != s.name || res.State != "delivered" || !res.Verified || res.Base != s.commit || res.Attempts != 1 {
+		if res.Task != s.name || res.State != "delivered" || !res.Verified || res.Base != s.commit {
 			t.Errorf("%s: %+v", s.name, res)
 			continue
+		}
+		if res.Attempts != 1 { // the machine's doing, which is made up for
+			t.Logf("%s took %d attempts\n%s", s.name, res.Attempts, c.stderr.String())
 		}
 		if s.name == "worktree" { // the evidence and other shapes' branches lie in the same directory
 			for name := range before[s.name] {
