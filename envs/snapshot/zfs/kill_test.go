@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"inspect/envs/snapshot"
 	"inspect/envs/snapshot/storetest"
@@ -39,7 +40,18 @@ func child() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	if err := s.Sweep(ctx); err != nil && !errors.Is(err, snapshot.ErrBusy) {
+	// As the node's callers do: under load zfs-fuse's own programs crash or get
+	// I/O errors now and then.
+	again := func(fn func() error) (err error) {
+		for range 5 {
+			if err = fn(); err == nil || errors.Is(err, snapshot.ErrBusy) {
+				return err
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		return err
+	}
+	if err := again(func() error { return s.Sweep(ctx) }); err != nil && !errors.Is(err, snapshot.ErrBusy) {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -61,10 +73,10 @@ func child() int {
 		wg.Go(func() {
 			for n := range work {
 				id := storetest.Clone("s" + strconv.Itoa(n))
-				_, err := s.Restore(ctx, "s1", id, 1<<20)
+				err := again(func() error { _, err := s.Restore(ctx, "s1", id, 1<<20); return err })
 				say(err, "restored", n)
 				if err == nil && !keeps(n) {
-					err = s.Discard(ctx, id)
+					err = again(func() error { return s.Discard(ctx, id) })
 					say(err, "discarded", n)
 				}
 				if err == nil {
