@@ -111,6 +111,9 @@ const (
 	mirrorUID     = 64005
 	runnerUID     = 60600
 	runnerUIDs    = 100
+	// The runners of inspect try have one that is none of those: an installation
+	// on the same machine kills everything of an account when its runner ends.
+	tryRunnerUID = runnerUID + runnerUIDs
 )
 
 // checkAccounts refuses accounts that are root's or the same: each part is

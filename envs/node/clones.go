@@ -102,7 +102,7 @@ func (n *Node) keepTurn(ctx context.Context, uid int, r wire.TurnRequest) error 
 	if r.Turn > MaxTurns {
 		return refuse("too_large", fmt.Sprintf("of one attempt the first %d turns are kept, this is turn %d", MaxTurns, r.Turn))
 	}
-	unlock, err := n.ids.lock(ctx, id.String())
+	unlock, err := n.ids.Lock(ctx, id.String())
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (n *Node) discardGranted(ctx context.Context, uid int, grant string) error 
 
 // discard ends what runs in a clone, then removes it.
 func (n *Node) discard(ctx context.Context, id snapshot.CloneID) error {
-	unlock, err := n.ids.lock(ctx, id.String())
+	unlock, err := n.ids.Lock(ctx, id.String())
 	if err != nil {
 		return err
 	}
@@ -307,7 +307,7 @@ func (n *Node) startGranted(ctx context.Context, uid int, line []byte, files []*
 	if req.Beside != "" && !compartmentPattern.MatchString(req.Beside) {
 		return "", nil, badRequest("what is to run beside the sandbox has no proper name")
 	}
-	unlock, err := n.ids.lock(ctx, id.String())
+	unlock, err := n.ids.Lock(ctx, id.String())
 	if err != nil {
 		return "", nil, err
 	}

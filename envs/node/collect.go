@@ -131,7 +131,7 @@ func (n *Node) longOffered(id snapshot.SnapshotID) bool {
 
 // unlessRefreshing runs fn unless a refresh works on the snapshot of that name.
 func (n *Node) unlessRefreshing(name string, fn func() error) error {
-	unlock, ok := n.names.try(name)
+	unlock, ok := n.names.Try(name)
 	if !ok {
 		return nil
 	}
@@ -141,7 +141,7 @@ func (n *Node) unlessRefreshing(name string, fn func() error) error {
 
 // reapOrphan ends a sandbox whose clone is gone.
 func (n *Node) reapOrphan(ctx context.Context, id snapshot.CloneID) error {
-	unlock, ok := n.ids.try(id.String())
+	unlock, ok := n.ids.Try(id.String())
 	if !ok {
 		return nil // being started or discarded
 	}

@@ -35,6 +35,7 @@ import (
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
 	"inspect/envs/snapshot"
+	"inspect/envs/snapshot/locks"
 	"inspect/envs/wire"
 )
 
@@ -104,9 +105,9 @@ type Node struct {
 	probe     sandbox.Probe
 
 	ways     wayKeeper
-	ids      keyed         // sandbox ids: start and discard one after the other
-	environs keyed         // environments: refreshes never overlap
-	names    keyed         // snapshots a refresh works on: held while it does
+	ids      locks.Keyed   // sandbox ids: start and discard one after the other
+	environs locks.Keyed   // environments: refreshes never overlap
+	names    locks.Keyed   // snapshots a refresh works on: held while it does
 	slots    chan struct{} // refreshes at the same time
 
 	mu        sync.Mutex
@@ -333,50 +334,4 @@ func (n *Node) state(ctx context.Context) (wire.NodeState, error) {
 		s.Snapshots = append(s.Snapshots, string(i.ID))
 	}
 	return s, nil
-}
-
-// keyed makes what is done for one key happen one after the other.
-type keyed struct {
-	mu   sync.Mutex
-	held map[string]chan struct{} // closed when let go
-}
-
-// try takes the key if nobody has it.
-func (k *keyed) try(key string) (unlock func(), ok bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.held[key] != nil {
-		return nil, false
-	}
-	if k.held == nil {
-		k.held = map[string]chan struct{}{}
-	}
-	mine := make(chan struct{})
-	k.held[key] = mine
-	return func() {
-		k.mu.Lock()
-		delete(k.held, key)
-		k.mu.Unlock()
-		close(mine)
-	}, true
-}
-
-// lock waits for the key or the context's end.
-func (k *keyed) lock(ctx context.Context, key string) (unlock func(), err error) {
-	for {
-		if unlock, ok := k.try(key); ok {
-			return unlock, nil
-		}
-		k.mu.Lock()
-		busy := k.held[key]
-		k.mu.Unlock()
-		if busy == nil {
-			continue // let go meanwhile
-		}
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
 }

@@ -126,7 +126,7 @@ func (n *Node) startQuarantine(ctx context.Context, uid int, grant string, files
 	if err != nil {
 		return "", nil, badRequest(fmt.Sprintf("the directory %q cannot be a quarantine: %v", g.Directory, err))
 	}
-	unlock, err := n.ids.lock(ctx, id)
+	unlock, err := n.ids.Lock(ctx, id)
 	if err != nil {
 		return "", nil, err
 	}

@@ -48,7 +48,7 @@ func (n *Node) refresh(ctx context.Context, work int64, w wire.RefreshWork) (*wi
 	if err := errors.Join(id.Check(), n.checkRefresh(w)); err != nil {
 		return nil, fmt.Errorf("the refresh cannot be done: %w", err)
 	}
-	unlockEnv, err := n.environs.lock(ctx, w.Environment)
+	unlockEnv, err := n.environs.Lock(ctx, w.Environment)
 	if err != nil {
 		return nil, err
 	}
@@ -353,7 +353,7 @@ func (r *refresher) prove(ctx context.Context) error {
 // environment's egress.
 func (r *refresher) inSandbox(ctx context.Context, id, tree string, setup bool, fn func(*stream.Client) error) error {
 	n := r.n
-	unlock, err := n.ids.lock(ctx, id)
+	unlock, err := n.ids.Lock(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -419,7 +419,7 @@ func hint(err error, end wire.SandboxEnd) error {
 // discardBase ends what prepares a base and removes it.
 func (n *Node) discardBase(ctx context.Context, id snapshot.BaseID) error {
 	sandboxID := refreshPrefix + string(id)
-	unlock, err := n.ids.lock(ctx, sandboxID)
+	unlock, err := n.ids.Lock(ctx, sandboxID)
 	if err != nil {
 		return err
 	}

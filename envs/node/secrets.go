@@ -170,7 +170,7 @@ func (r *refresher) search(ctx context.Context, tree string) error {
 		}
 	}
 	n, id := r.n, refreshPrefix+r.w.Snapshot
-	unlock, err := n.ids.lock(ctx, id)
+	unlock, err := n.ids.Lock(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ func (n *Node) do(ctx context.Context, w wire.Work) {
 	if w.Refresh != nil {
 		// Held until the offer was taken: a snapshot nobody knows of yet is
 		// needed by nobody, and would be collected.
-		unlock, err := n.names.lock(ctx, w.Refresh.Snapshot)
+		unlock, err := n.names.Lock(ctx, w.Refresh.Snapshot)
 		if err != nil {
 			return // the context's
 		}

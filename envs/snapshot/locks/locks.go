@@ -1,5 +1,6 @@
-// Package locks holds what every snapshot store needs: calls for one id run one
-// after the other, and a store belongs to one process at a time.
+// Package locks holds what every snapshot store needs, and the node daemon too:
+// calls for one id run one after the other, and a store belongs to one process
+// at a time.
 package locks
 
 import (
@@ -26,19 +27,19 @@ type lock struct {
 	uses int
 }
 
-// Lock waits for the key's turn or the context's end.
+// Lock waits for the key's turn or the context's end, whose cause is the error.
 func (k *Keyed) Lock(ctx context.Context, key string) (unlock func(), err error) {
 	l := k.use(key)
-	if err := ctx.Err(); err != nil {
+	if ctx.Err() != nil {
 		k.leave(key, l)
-		return nil, err
+		return nil, context.Cause(ctx)
 	}
 	select {
 	case l.held <- struct{}{}:
 		return func() { <-l.held; k.leave(key, l) }, nil
 	case <-ctx.Done():
 		k.leave(key, l)
-		return nil, ctx.Err()
+		return nil, context.Cause(ctx)
 	}
 }
 
