@@ -3,6 +3,8 @@ package scheduler
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"time"
 
 	"inspect/envs/wire"
 	"inspect/storage"
@@ -80,6 +82,14 @@ type Attempt struct {
 	Generation int
 	Node       string
 	Secret     string // one-time secret for the runner's standard input; never argv or environment
+
+	Repository  string    // owner/name, for people who look at the engine
+	Environment string    // whose snapshot it needs
+	Commit      string    // of the snapshot that it was placed for
+	CPU         float64   // cores of its sandbox
+	Memory      int64     // bytes of its sandbox
+	Priority    int       // of its session: higher goes first; 0 is usual
+	Deadline    time.Time // of the whole attempt, after which nothing of it may run
 }
 
 // EngineState of an attempt.
@@ -90,3 +100,54 @@ const (
 	EngineRunning
 	EngineGone // over, or never was
 )
+
+// Placer is an Engine that has several machines and chooses among them. The
+// node of an Attempt is then the one that is expected to be best, and the
+// engine's own choice counts.
+type Placer interface {
+	// Room is what the nodes have. It may be a minute old.
+	Room(ctx context.Context) ([]NodeRoom, error)
+	// Waits says what an attempt that was started has no machine for. The
+	// attempt is not lost: it starts as soon as there is one.
+	Waits(ctx context.Context, ref json.RawMessage) (Wait, error)
+}
+
+// NodeRoom is what one node has for attempts.
+type NodeRoom struct {
+	Node     string // as it is registered with us
+	Eligible bool   // takes new attempts: ready and not draining
+	CPU      float64
+	Memory   int64 // bytes
+	// OthersCPU and OthersMemory are held by what is not an attempt of ours.
+	OthersCPU    float64
+	OthersMemory int64
+}
+
+// Wait is why an attempt has no machine yet.
+type Wait struct {
+	Waiting bool
+	// Never: no node could ever take it as the nodes are now, so it must not hold
+	// others up.
+	Never bool
+	Words string // for people, such as "no node with 32 GiB"
+}
+
+// Identifier is an Engine whose runners prove themselves with a token that
+// their machine's cluster signs.
+type Identifier interface {
+	// Identify checks such a token and says which attempt it proves. The error is
+	// for the log: whoever showed the token learns only that it was refused. One
+	// that wraps ErrIdentityUnknown means that it could not be told now.
+	Identify(ctx context.Context, token string) (Identity, error)
+}
+
+// ErrIdentityUnknown says that a token could not be checked now; ask again.
+var ErrIdentityUnknown = errors.New("the identity cannot be checked now")
+
+// Identity is what a token proves.
+type Identity struct {
+	Session    string
+	Generation int
+	Allocation string // of the attempt, once and for all: no second one of it counts
+	Node       string // as it is registered with us; empty: not known
+}

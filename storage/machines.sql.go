@@ -211,7 +211,7 @@ func (q *Queries) GetBundle(ctx context.Context, arg GetBundleParams) (Bundle, e
 }
 
 const getNode = `-- name: GetNode :one
-SELECT name, token_hash, state, seen_at FROM nodes WHERE name = $1
+SELECT name, token_hash, state, seen_at, draining FROM nodes WHERE name = $1
 `
 
 func (q *Queries) GetNode(ctx context.Context, name string) (Node, error) {
@@ -222,6 +222,7 @@ func (q *Queries) GetNode(ctx context.Context, name string) (Node, error) {
 		&i.TokenHash,
 		&i.State,
 		&i.SeenAt,
+		&i.Draining,
 	)
 	return i, err
 }

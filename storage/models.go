@@ -144,6 +144,7 @@ type Attempt struct {
 	Fork             pqtype.NullRawMessage
 	StoppedAt        sql.NullTime
 	KeepUntil        sql.NullTime
+	Allocation       string
 }
 
 type Branch struct {
@@ -298,6 +299,7 @@ type Node struct {
 	TokenHash []byte
 	State     json.RawMessage
 	SeenAt    sql.NullTime
+	Draining  bool
 }
 
 type NodeWork struct {
@@ -412,6 +414,8 @@ type Session struct {
 	InstructionsSha string
 	StartFrom       pqtype.NullRawMessage
 	Rewound         int32
+	QueueAt         sql.NullTime
+	QueuePosition   int32
 }
 
 type Snapshot struct {

@@ -298,7 +298,7 @@ func (q *Queries) EventsAfter(ctx context.Context, arg EventsAfterParams) ([]Eve
 }
 
 const getAttempt = `-- name: GetAttempt :one
-SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until FROM attempts WHERE session_id = $1 AND generation = $2
+SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until, allocation FROM attempts WHERE session_id = $1 AND generation = $2
 `
 
 type GetAttemptParams struct {
@@ -338,6 +338,7 @@ func (q *Queries) GetAttempt(ctx context.Context, arg GetAttemptParams) (Attempt
 		&i.Fork,
 		&i.StoppedAt,
 		&i.KeepUntil,
+		&i.Allocation,
 	)
 	return i, err
 }
@@ -388,7 +389,7 @@ func (q *Queries) GetRepositoryRow(ctx context.Context, id int64) (Repository, e
 }
 
 const getSession = `-- name: GetSession :one
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound FROM sessions WHERE id = $1
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position FROM sessions WHERE id = $1
 `
 
 func (q *Queries) GetSession(ctx context.Context, id string) (Session, error) {
@@ -450,6 +451,8 @@ func (q *Queries) GetSession(ctx context.Context, id string) (Session, error) {
 		&i.InstructionsSha,
 		&i.StartFrom,
 		&i.Rewound,
+		&i.QueueAt,
+		&i.QueuePosition,
 	)
 	return i, err
 }
@@ -607,7 +610,7 @@ INSERT INTO sessions (
   title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source,
   queue_reason, priority, created_at, state_at, deadline, next_check_at
 ) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $19, $20, $21)
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position
 `
 
 type InsertSessionParams struct {
@@ -715,6 +718,8 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) (S
 		&i.InstructionsSha,
 		&i.StartFrom,
 		&i.Rewound,
+		&i.QueueAt,
+		&i.QueuePosition,
 	)
 	return i, err
 }
@@ -803,7 +808,7 @@ func (q *Queries) LockAdmission(ctx context.Context) error {
 }
 
 const lockAttempt = `-- name: LockAttempt :one
-SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until FROM attempts WHERE session_id = $1 AND generation = $2 FOR UPDATE
+SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until, allocation FROM attempts WHERE session_id = $1 AND generation = $2 FOR UPDATE
 `
 
 type LockAttemptParams struct {
@@ -843,12 +848,13 @@ func (q *Queries) LockAttempt(ctx context.Context, arg LockAttemptParams) (Attem
 		&i.Fork,
 		&i.StoppedAt,
 		&i.KeepUntil,
+		&i.Allocation,
 	)
 	return i, err
 }
 
 const lockSession = `-- name: LockSession :one
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound FROM sessions WHERE id = $1 FOR UPDATE
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position FROM sessions WHERE id = $1 FOR UPDATE
 `
 
 func (q *Queries) LockSession(ctx context.Context, id string) (Session, error) {
@@ -910,12 +916,14 @@ func (q *Queries) LockSession(ctx context.Context, id string) (Session, error) {
 		&i.InstructionsSha,
 		&i.StartFrom,
 		&i.Rewound,
+		&i.QueueAt,
+		&i.QueuePosition,
 	)
 	return i, err
 }
 
 const nodes = `-- name: Nodes :many
-SELECT name, token_hash, state, seen_at FROM nodes ORDER BY name
+SELECT name, token_hash, state, seen_at, draining FROM nodes ORDER BY name
 `
 
 func (q *Queries) Nodes(ctx context.Context) ([]Node, error) {
@@ -932,6 +940,7 @@ func (q *Queries) Nodes(ctx context.Context) ([]Node, error) {
 			&i.TokenHash,
 			&i.State,
 			&i.SeenAt,
+			&i.Draining,
 		); err != nil {
 			return nil, err
 		}
@@ -961,7 +970,7 @@ func (q *Queries) PublishBegun(ctx context.Context, sessionID string) (bool, err
 }
 
 const queuedSessions = `-- name: QueuedSessions :many
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound FROM sessions WHERE state = 'queued' AND stop_at IS NULL
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position FROM sessions WHERE state = 'queued' AND stop_at IS NULL
 ORDER BY priority DESC, created_at, id LIMIT $1
 `
 
@@ -1030,6 +1039,8 @@ func (q *Queries) QueuedSessions(ctx context.Context, limit int32) ([]Session, e
 			&i.InstructionsSha,
 			&i.StartFrom,
 			&i.Rewound,
+			&i.QueueAt,
+			&i.QueuePosition,
 		); err != nil {
 			return nil, err
 		}
@@ -1280,7 +1291,7 @@ UPDATE sessions SET
   started_at = COALESCE(started_at, $8),
   finished_at = $9
 WHERE id = $10 AND version = $11 AND finished_at IS NULL
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position
 `
 
 type SetSessionStateParams struct {
@@ -1369,6 +1380,8 @@ func (q *Queries) SetSessionState(ctx context.Context, arg SetSessionStateParams
 		&i.InstructionsSha,
 		&i.StartFrom,
 		&i.Rewound,
+		&i.QueueAt,
+		&i.QueuePosition,
 	)
 	return i, err
 }
@@ -1377,7 +1390,7 @@ const setStopRequest = `-- name: SetStopRequest :one
 UPDATE sessions SET stop_at = $1::timestamptz, stop_by = $2, stop_words = $3,
   next_check_at = LEAST(next_check_at, $1::timestamptz)
 WHERE id = $4 AND finished_at IS NULL AND stop_at IS NULL
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position
 `
 
 type SetStopRequestParams struct {
@@ -1451,12 +1464,14 @@ func (q *Queries) SetStopRequest(ctx context.Context, arg SetStopRequestParams) 
 		&i.InstructionsSha,
 		&i.StartFrom,
 		&i.Rewound,
+		&i.QueueAt,
+		&i.QueuePosition,
 	)
 	return i, err
 }
 
 const unreapedAttempts = `-- name: UnreapedAttempts :many
-SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until FROM attempts WHERE ended_at IS NOT NULL AND reaped_at IS NULL
+SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until, allocation FROM attempts WHERE ended_at IS NOT NULL AND reaped_at IS NULL
   AND (stopped_at IS NULL OR keep_until IS NULL OR keep_until <= $1::timestamptz)
 ORDER BY ended_at LIMIT $2
 `
@@ -1504,6 +1519,7 @@ func (q *Queries) UnreapedAttempts(ctx context.Context, arg UnreapedAttemptsPara
 			&i.Fork,
 			&i.StoppedAt,
 			&i.KeepUntil,
+			&i.Allocation,
 		); err != nil {
 			return nil, err
 		}
