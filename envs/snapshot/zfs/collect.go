@@ -32,7 +32,7 @@ func (s *Store) bury(ctx context.Context, t thing) error {
 	// Whoever stands in it keeps it; nobody else comes across it any more.
 	if at, merr := mountsAt(t.path); merr == nil {
 		if top := topmost(at, t.path); top != nil && top.Source == t.name {
-			err = errors.Join(err, detach(t.path))
+			err = errors.Join(err, s.leave(t.name, t.path))
 		}
 	}
 	s.log.Info("discarded, but it could not be destroyed yet; a sweep will", "dataset", t.name, "error", err)
@@ -43,12 +43,15 @@ func (s *Store) bury(ctx context.Context, t thing) error {
 // snapshots, each only if it is ours, none recursively. errDependent: others
 // were made from it. ErrBusy: a process has it.
 func (s *Store) remove(ctx context.Context, name, path string) error {
-	if err := s.unmount(ctx, name, path); err != nil {
+	if err := s.unmount(name, path); err != nil {
 		return err
 	}
 	// Looked at first: to zfs-fuse even a destroy that fails is not harmless.
 	if have := keeping(name); len(have) > 0 {
 		return fmt.Errorf("%s: %w%s", name, snapshot.ErrBusy, by(have))
+	}
+	if err := s.end(ctx, name); err != nil {
+		return err
 	}
 	all, err := s.below(ctx, []string{propOwner}, 1, name)
 	if err != nil || all[name] == nil {

@@ -176,7 +176,7 @@ func TestBehindOurBack(t *testing.T) {
 		t.Errorf("the clone is mounted with flags %x", fs.Flags)
 	}
 	must(t, os.WriteFile(filepath.Join(c.Path, "f"), []byte("work"), 0o644))
-	must(t, unix.Unmount(c.Path, 0))
+	must(t, unmount(t, c.Path, 0))
 	st, err := os.Stat(c.Path)
 	must(t, err)
 	if st.Mode().Perm() != 0 {
@@ -187,7 +187,7 @@ func TestBehindOurBack(t *testing.T) {
 	if again.Path != c.Path || content(t, filepath.Join(c.Path, "f")) != "work" {
 		t.Errorf("the clone %+v has %q", again, content(t, filepath.Join(c.Path, "f")))
 	}
-	must(t, unix.Unmount(c.Path, 0))
+	must(t, unmount(t, c.Path, 0))
 	must(t, unix.Mount("tmpfs", c.Path, "tmpfs", 0, ""))
 	if _, err := s.Restore(ctx, "good", c.ID, 0); !errors.Is(err, snapshot.ErrBusy) {
 		t.Errorf("restore where something else is mounted: %v", err)
@@ -197,7 +197,7 @@ func TestBehindOurBack(t *testing.T) {
 	if len(left) != 0 {
 		t.Errorf("written outside of the clone: %v", left)
 	}
-	must(t, unix.Unmount(c.Path, 0))
+	must(t, unmount(t, c.Path, 0))
 	if c, err = s.Restore(ctx, "good", c.ID, 0); err != nil || !c.Existed || content(t, filepath.Join(c.Path, "f")) != "work" {
 		t.Errorf("restore repeated: %+v, %v", c, err)
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"inspect/envs/proc"
 	"inspect/envs/snapshot"
 )
 
@@ -131,37 +130,37 @@ func topmost(at []*mountinfo.Info, path string) *mountinfo.Info {
 
 // unmount takes the dataset off path, if it is mounted there. The directory
 // stays: removing it would take the mount away from every namespace that has a
-// copy of it. ErrBusy: a process stands in it.
-func (s *Store) unmount(ctx context.Context, name, path string) error {
-	if stale(path) {
-		if err := detach(path); err != nil {
-			return err
-		}
-	}
+// copy of it. ErrBusy: a process stands in it. What is unmounted has to be
+// ended, too.
+func (s *Store) unmount(name, path string) error {
 	at, err := mountsAt(path)
 	if err != nil {
 		return err
 	}
-	if top := topmost(at, path); top != nil {
-		if top.Source != name {
-			return nil // another one has taken its place
+	top := topmost(at, path)
+	if top == nil || top.Source != name { // another one has taken its place
+		return nil
+	}
+	if !s.kernel {
+		if err := s.keep(name, top); err != nil {
+			return err
 		}
-		slices.SortStableFunc(at, func(a, b *mountinfo.Info) int { return cmp.Compare(len(b.Mountpoint), len(a.Mountpoint)) })
-		for _, m := range at {
-			err := unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW)
-			if errors.Is(err, unix.EBUSY) {
-				return fmt.Errorf("unmount %s: %w%s", path, snapshot.ErrBusy, by(standingIn(m)))
-			}
-			if err != nil && !errors.Is(err, unix.EINVAL) { // gone meanwhile
-				return fmt.Errorf("unmount %s: %w", path, err)
-			}
+		// Not only at the end: if we are killed, nothing is kept any more.
+		if err := answered(top); err != nil {
+			return err
 		}
-		if !s.kernel {
-			// zfs-fuse lets go of it a little later. Measured: what comes at
-			// once finds it busy in 94 of 100 cases, after this time in none.
-			if err := proc.Sleep(ctx, s.clock, retryEvery); err != nil {
-				return err
-			}
+	}
+	if stale(path) {
+		return detach(path)
+	}
+	slices.SortStableFunc(at, func(a, b *mountinfo.Info) int { return cmp.Compare(len(b.Mountpoint), len(a.Mountpoint)) })
+	for _, m := range at {
+		err := unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("unmount %s: %w%s", path, snapshot.ErrBusy, by(standingIn(m)))
+		}
+		if err != nil && !errors.Is(err, unix.EINVAL) { // gone meanwhile
+			return fmt.Errorf("unmount %s: %w", path, err)
 		}
 	}
 	return nil

@@ -59,7 +59,11 @@ func TestMain(m *testing.M) {
 
 // again runs this program in a mount namespace of its own.
 func again() int {
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	args := os.Args[1:]
+	if os.Getenv(openZFSEnv) == "" {
+		args = append(args, "-test.timeout=20m") // with words, before whoever waits for all tests gives up
+	}
+	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), insideEnv+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
@@ -211,7 +215,7 @@ func newPlace(t testing.TB) place {
 // must not stop the next.
 func (p place) clear(t testing.TB) {
 	for _, m := range mounts(t, p.mounts) {
-		_ = unix.Unmount(m.path, unix.MNT_DETACH)
+		_ = unmount(t, m.path, unix.MNT_DETACH)
 	}
 	if _, err := try("zfs", "get", "type", p.dataset); err != nil {
 		return
@@ -244,6 +248,21 @@ func (p place) openWith(t testing.TB, o zfs.Options) *zfs.Store {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	return s
+}
+
+// unmount unmounts, when zfs-fuse has answered everything: it would answer
+// nothing more after that.
+func unmount(t testing.TB, path string, flags int) error {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for err := zfs.Answered(path); err != nil; err = zfs.Answered(path) {
+		if time.Now().After(deadline) {
+			t.Error(err)
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return unix.Unmount(path, flags)
 }
 
 func must(t testing.TB, err error) {

@@ -69,6 +69,7 @@ type Store struct {
 	mu      sync.Mutex
 	moved   map[string]string // kind/id: name of the dataset, where a tombstone has the usual one
 	reading map[string]int    // clones being made from a dataset's snapshots
+	ending  map[string]*ending
 }
 
 var _ snapshot.Store = (*Store)(nil)
@@ -127,7 +128,7 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 	s := &Store{
 		root: o.Dataset, mounts: mounts, owner: o.Owner, fill: o.Fill, log: o.Log,
 		tool:  tool{clock: o.Clock, slots: make(chan struct{}, atOnce)},
-		moved: map[string]string{}, reading: map[string]int{},
+		moved: map[string]string{}, reading: map[string]int{}, ending: map[string]*ending{},
 	}
 	if err := s.patiently(ctx, func() (err error) {
 		s.lock, err = locks.File(filepath.Join(mounts, lockFile))
@@ -222,7 +223,12 @@ func (s *Store) Name() string { return "zfs" }
 func (s *Store) HardQuota() bool { return true }
 
 // Close releases the store. What is mounted stays mounted.
-func (s *Store) Close() error { return s.lock.Close() }
+func (s *Store) Close() error {
+	for name := range s.ending {
+		s.forget(name)
+	}
+	return s.lock.Close()
+}
 
 // Prepare makes a base.
 func (s *Store) Prepare(ctx context.Context, id snapshot.BaseID, from snapshot.SnapshotID) (snapshot.Base, error) {
@@ -331,7 +337,12 @@ func (s *Store) publish(ctx context.Context, v view, base, to thing, a about) (_
 			return snapshot.Info{}, err
 		}
 	}
-	if err := s.patiently(ctx, func() error { return s.unmount(ctx, base.name, base.path) }); err != nil {
+	if err := s.patiently(ctx, func() error {
+		if err := s.unmount(base.name, base.path); err != nil {
+			return err
+		}
+		return s.end(ctx, base.name)
+	}); err != nil {
 		return snapshot.Info{}, err
 	}
 	if _, err := s.run(ctx, append(append([]string{"snapshot"}, argv...), base.name+published)...); err != nil {
