@@ -18,19 +18,20 @@ import (
 	"inspect/envs/snapshot"
 	"inspect/envs/snapshot/storetest"
 	"inspect/envs/snapshot/zfs"
+	"inspect/envs/snapshot/zfs/zfstest"
 )
 
 // smallPool is a pool of its own.
 func smallPool(t *testing.T, name string, bytes int64) place {
 	t.Helper()
-	file := filepath.Join(world.dir, name)
-	must(t, makePool(name, file, bytes))
-	p := place{name + "/inspect", filepath.Join(world.dir, name+"-mounts")}
+	file := filepath.Join(world.Dir, name)
+	must(t, world.MakePool(name, bytes))
+	p := place{name + "/inspect", filepath.Join(world.Dir, name+"-mounts")}
 	t.Cleanup(func() {
 		p.clear(t)
 		deadline := time.Now().Add(20 * time.Second)
-		_, err := try("zpool", "destroy", "-f", name)
-		for ; err != nil && time.Now().Before(deadline); _, err = try("zpool", "destroy", "-f", name) {
+		_, err := zfstest.Try("zpool", "destroy", "-f", name)
+		for ; err != nil && time.Now().Before(deadline); _, err = zfstest.Try("zpool", "destroy", "-f", name) {
 			time.Sleep(50 * time.Millisecond)
 		}
 		if err != nil {
@@ -172,7 +173,7 @@ func TestPoolExported(t *testing.T) {
 	ctx := t.Context()
 	publish(t, s, "s1", "x")
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		_, err := try("zpool", "export", name)
+		_, err := zfstest.Try("zpool", "export", name)
 		if err == nil {
 			break
 		}
@@ -181,7 +182,7 @@ func TestPoolExported(t *testing.T) {
 		}
 	}
 	away(t, s)
-	run(t, "zpool", "import", "-d", world.dir, name)
+	run(t, "zpool", "import", "-d", world.Dir, name)
 	c, err := s.Restore(ctx, "s1", storetest.Clone("x"), 0)
 	must(t, err)
 	if got := content(t, filepath.Join(c.Path, "f")); got != "x" {
@@ -207,7 +208,7 @@ func away(t *testing.T, s snapshot.Store) {
 
 // The daemon of zfs-fuse crashes: its mounts are dead until they are made anew.
 func TestDaemonCrash(t *testing.T) {
-	if world.daemon == nil {
+	if !world.Fuse() {
 		return // the kernel does not crash alone
 	}
 	p := newPlace(t)
@@ -222,12 +223,12 @@ func TestDaemonCrash(t *testing.T) {
 	must(t, err)
 	_, err = f.WriteString("work")
 	must(t, errors.Join(err, f.Sync(), f.Close()))
-	stopDaemon()
+	world.Stop()
 	away(t, s)
 	if err := os.WriteFile(filepath.Join(c.Path, "g"), nil, 0o644); err == nil {
 		t.Error("something was written although the pool is away")
 	}
-	must(t, startDaemon())
+	must(t, world.Start())
 	same, err := s.Clone(ctx, c.ID) // in the store that was open
 	must(t, err)
 	if same.Path != c.Path || content(t, filepath.Join(c.Path, "f")) != "work" {

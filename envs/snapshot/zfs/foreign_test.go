@@ -212,9 +212,9 @@ func TestOpenRefuses(t *testing.T) {
 	p := newPlace(t)
 	for _, o := range []zfs.Options{
 		{Dataset: p.dataset},
-		{Dataset: poolName, Owner: "octocat"},
+		{Dataset: world.Pool, Owner: "octocat"},
 		{Dataset: p.dataset + "/../x", Owner: "octocat"},
-		{Dataset: "-R/" + poolName, Owner: "octocat"},
+		{Dataset: "-R/" + world.Pool, Owner: "octocat"},
 		{Dataset: p.dataset + "@s", Owner: "octocat"},
 		{Dataset: p.dataset, Owner: "octocat", Fill: 101},
 	} {

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 
 // A file was closed and the daemon has not heard of it yet.
 func TestFileClosedBeforeUnmount(t *testing.T) {
-	if world.daemon == nil {
+	if !world.Fuse() {
 		return // the kernel tells itself at once
 	}
 	p := newPlace(t)
@@ -26,7 +25,7 @@ func TestFileClosedBeforeUnmount(t *testing.T) {
 	must(t, err)
 	dir, err := os.Open(c.Path)
 	must(t, err)
-	halted(t, func() {
+	must(t, world.Halted(func() {
 		must(t, dir.Close())
 		if err := s.Unmount(c.ID.String()); !errors.Is(err, snapshot.ErrBusy) {
 			t.Errorf("unmounted too early: %v", err)
@@ -34,13 +33,13 @@ func TestFileClosedBeforeUnmount(t *testing.T) {
 		if m := mounts(t, p.mounts); len(m) != 1 {
 			t.Errorf("mounted: %v", m)
 		}
-	})
+	}))
 	goes(t, s, p, c)
 }
 
 // The last that has the clone is a process with a mount of its own, which ends.
 func TestFileClosedAfterUnmount(t *testing.T) {
-	if world.daemon == nil {
+	if !world.Fuse() {
 		return
 	}
 	p := newPlace(t)
@@ -60,19 +59,11 @@ func TestFileClosedAfterUnmount(t *testing.T) {
 	if m := mounts(t, p.mounts); len(m) != 0 {
 		t.Errorf("mounted: %v", m)
 	}
-	halted(t, func() {
+	must(t, world.Halted(func() {
 		must(t, in.Close())
 		_ = shell.Wait()
-	})
+	}))
 	goes(t, s, p, c)
-}
-
-// halted does something while the daemon does nothing.
-func halted(t *testing.T, do func()) {
-	t.Helper()
-	must(t, world.daemon.Process.Signal(syscall.SIGSTOP))
-	do()
-	must(t, world.daemon.Process.Signal(syscall.SIGCONT))
 }
 
 // goes fails if the clone does not go, or if the daemon answers nobody any more.
@@ -92,9 +83,9 @@ func goes(t *testing.T, s *zfs.Store, p place, c snapshot.Clone) {
 	case err := <-done:
 		must(t, err)
 	case <-time.After(time.Minute):
-		stopDaemon()
+		world.Stop()
 		t.Error("zfs-fuse answers nobody any more")
-		must(t, startDaemon())
+		must(t, world.Start())
 		return
 	}
 	for _, name := range datasets(t, p.dataset) {

@@ -176,10 +176,12 @@ func detach(path string) error {
 }
 
 // standingIn names the processes that stand in what is mounted, or have
-// something of it open. Processes come and go: it may be short of some.
+// something of it open; this one, which keeps it, does not count. Processes come
+// and go: it may be short of some.
 func standingIn(m *mountinfo.Info) []string {
 	dev := unix.Mkdev(uint32(m.Major), uint32(m.Minor))
-	return processes(func(pid string) bool { return uses(pid, dev) })
+	self := filepath.Join("/proc", strconv.Itoa(os.Getpid()))
+	return processes(func(pid string) bool { return pid != self && uses(pid, dev) })
 }
 
 // keeping names the processes whose mount namespace has the dataset mounted,

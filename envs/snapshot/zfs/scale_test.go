@@ -11,6 +11,7 @@ import (
 
 	"inspect/envs/snapshot"
 	"inspect/envs/snapshot/storetest"
+	"inspect/envs/snapshot/zfs/zfstest"
 )
 
 // rounds is how many restores a median is of.
@@ -67,7 +68,7 @@ func restored(t *testing.T, s snapshot.Store, ids ...snapshot.SnapshotID) (media
 // TestScale is run on OpenZFS: zfs-fuse is too slow with many files to be
 // judged by.
 func TestScale(t *testing.T) {
-	if os.Getenv(openZFSEnv) == "" {
+	if os.Getenv(zfstest.OpenZFS) == "" {
 		return
 	}
 	p := newPlace(t)
