@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"inspect/envs/spec"
-	"inspect/envs/wire"
 	"inspect/storage"
 )
 
@@ -67,32 +66,22 @@ func tighten(ctx context.Context, q *storage.Queries, sess *storage.Session, sp 
 // denied is the end of a session that may not run any more.
 func denied(words string) *change { return &change{to: Stopped, reason: ReasonDenied, words: words} }
 
-// suited are the nodes whose sandboxes are at least of a tier and can be given
-// what a spec names, and why the others are not.
-func suited(nodes []storage.Node, least string, sp spec.Spec) (out []storage.Node, wait string) {
-	const apart = "the environment gives secrets to commands, which sandboxes of the tier gvisor cannot keep apart"
-	if rank(least) >= rank(wire.TierGVisor) && sp.GivesSecrets() {
-		return nil, apart + ", and the operator asks for that tier"
-	}
+// suited are the nodes whose sandboxes are at least of a tier, and why the
+// others are not.
+func suited(nodes []storage.Node, least string) (out []storage.Node, wait string) {
 	var have []string
 	for _, n := range nodes {
 		tier, _, _ := strings.Cut(stateOf(n).Tier, " ") // a node that said nothing yet has none
-		switch {
-		case rank(tier) < rank(least):
+		if rank(tier) < rank(least) {
 			have = append(have, fmt.Sprintf("%s has %s", n.Name, orWords(tier, "none yet")))
-		case tier == wire.TierGVisor && sp.GivesSecrets():
-			wait = apart + "; waiting for a node of the tier bubblewrap"
-		default:
+		} else {
 			out = append(out, n)
 		}
 	}
-	switch {
-	case len(out) > 0:
-		return out, ""
-	case wait == "" && len(have) > 0:
+	if len(out) == 0 && len(have) > 0 {
 		wait = fmt.Sprintf("waiting for a node with sandboxes of the tier %s, which the operator asks for (%s)", least, strings.Join(have, ", "))
 	}
-	return nil, wait
+	return out, wait
 }
 
 func rank(tier string) int {

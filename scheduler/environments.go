@@ -152,7 +152,7 @@ func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storag
 	if err != nil {
 		return readiness{}, err
 	}
-	nodes, weak := suited(all, least, sp)
+	nodes, weak := suited(all, least)
 	if weak != "" {
 		return readiness{wait: weak}, nil
 	}

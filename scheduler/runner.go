@@ -119,10 +119,10 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 	if err != nil {
 		return wire.Spec{}, err
 	}
-	if out.WorkGrant, err = s.grant(sess, a, out, wire.PurposeWork, now.Tier, sp.KeepFailed > 0); err != nil {
+	if out.WorkGrant, err = s.grant(sess, a, out, wire.PurposeWork, now.Tier, sp.WithSecrets(), sp.KeepFailed > 0); err != nil {
 		return wire.Spec{}, err
 	}
-	out.VerifyGrant, err = s.grant(sess, a, out, wire.PurposeVerify, now.Tier, false)
+	out.VerifyGrant, err = s.grant(sess, a, out, wire.PurposeVerify, now.Tier, sp.WithSecrets(), false)
 	return out, err
 }
 
@@ -139,7 +139,7 @@ func sockets(sp wire.Spec, purpose string) (out []string) {
 	return out
 }
 
-func (s *Scheduler) grant(sess storage.Session, a storage.Attempt, sp wire.Spec, purpose, tier string, keeps bool) (string, error) {
+func (s *Scheduler) grant(sess storage.Session, a storage.Attempt, sp wire.Spec, purpose, tier string, compartments int, keeps bool) (string, error) {
 	verbs := []string{wire.VerbRestore, wire.VerbSandbox, wire.VerbTurn, wire.VerbDiscard}
 	if purpose == wire.PurposeVerify {
 		verbs = []string{wire.VerbRestore, wire.VerbSandbox, wire.VerbDiscard}
@@ -154,7 +154,7 @@ func (s *Scheduler) grant(sess storage.Session, a storage.Attempt, sp wire.Spec,
 		Verbs: verbs, Fork: fork,
 		Node: a.Node, Session: sess.ID, Generation: int(a.Generation), Purpose: purpose,
 		Environment: sess.EnvironmentID, Snapshot: a.SnapshotID, RepositoryID: sess.RepositoryID, Image: sp.Image,
-		Limits: sp.Limits, PeerUID: s.o.RunnerUID, Sockets: sockets(sp, purpose), Tier: tier, Expires: a.Deadline.Add(tokenSlack),
+		Limits: sp.Limits, PeerUID: s.o.RunnerUID, Sockets: sockets(sp, purpose), Compartments: compartments, Tier: tier, Expires: a.Deadline.Add(tokenSlack),
 	})
 }
 

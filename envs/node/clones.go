@@ -169,10 +169,11 @@ func (n *Node) end(ctx context.Context, id string) error {
 // ended first: who asks again holds the lifeline no more. The caller holds the
 // id; img is the image whose programs are inside, "" for this machine's;
 // control is closed in any case. The listeners of sockets are in the
-// result's ways; who does not pass them on lets go of them. authority is given
+// result's ways; who does not pass them on lets go of them. compartments
+// is how many are to run beside it at a time. authority is given
 // the sockets before the sandbox starts and returns the certificate of the
 // authority it is to trust because of them; nil: there is none.
-func (n *Node) start(ctx context.Context, id, tree string, repository int64, img string, limits wire.Limits, sockets []string, control *os.File, authority func(*ways) ([]byte, error)) (*running, error) {
+func (n *Node) start(ctx context.Context, id, tree string, repository int64, img string, limits wire.Limits, sockets []string, compartments int, control *os.File, authority func(*ways) ([]byte, error)) (*running, error) {
 	if err := n.end(ctx, id); err != nil {
 		control.Close()
 		return nil, fmt.Errorf("end the earlier sandbox %s: %w", id, err)
@@ -198,6 +199,7 @@ func (n *Node) start(ctx context.Context, id, tree string, repository int64, img
 		return nil, err
 	}
 	w.apply(&spec)
+	spec.Compartments = min(compartments, maxBeside)
 	return n.launch(ctx, spec, w)
 }
 
@@ -323,7 +325,7 @@ func (n *Node) startGranted(ctx context.Context, uid int, line []byte, files []*
 		r, err := n.startBeside(ctx, id.String(), req.Beside, c.Path, g.RepositoryID, g.Image, g.Limits, g.Sockets, files[0])
 		return compartmentID(id.String(), req.Beside), r, err
 	}
-	r, err := n.start(ctx, id.String(), c.Path, g.RepositoryID, g.Image, g.Limits, g.Sockets, files[0],
+	r, err := n.start(ctx, id.String(), c.Path, g.RepositoryID, g.Image, g.Limits, g.Sockets, g.Compartments, files[0],
 		func(*ways) ([]byte, error) { return []byte(req.Authority), nil })
 	return id.String(), r, err
 }

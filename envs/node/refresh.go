@@ -368,8 +368,12 @@ func (r *refresher) inSandbox(ctx context.Context, id, tree string, setup bool, 
 	if setup && len(r.w.Egress) > 0 {
 		sockets = []string{wire.SocketEgress}
 	}
+	compartments := 0
+	if setup {
+		compartments = withSecrets(r.w)
+	}
 	var proxy *refreshProxy
-	run, err := n.start(ctx, id, tree, r.w.Remote.RepositoryID, r.w.Image, limits, sockets, far, func(w *ways) (authority []byte, err error) {
+	run, err := n.start(ctx, id, tree, r.w.Remote.RepositoryID, r.w.Image, limits, sockets, compartments, far, func(w *ways) (authority []byte, err error) {
 		if proxy, err = r.startProxy(ctx, w); proxy != nil {
 			authority = proxy.authority
 		}

@@ -158,6 +158,17 @@ func named(w wire.RefreshWork) (out []string) {
 	return slices.Compact(out)
 }
 
+// withSecrets is how many commands are given some.
+func withSecrets(w wire.RefreshWork) (n int) {
+	for _, s := range slices.Concat(w.Setup, w.Load) {
+		n += min(len(s.Secrets), 1)
+	}
+	for _, s := range w.Services {
+		n += min(len(s.Secrets), 1)
+	}
+	return n
+}
+
 // search looks for the environment's secrets in everything that the setup may
 // have written, and for credentials that programs keep at home. Nothing of it runs any more; the search runs in a sandbox of
 // its own that can read the tree alone.

@@ -11,8 +11,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"inspect/envs/wire"
 )
 
 // CompartmentUID and CompartmentGID are who commands are inside a compartment.
@@ -27,13 +25,12 @@ const (
 // other's cgroup, whose limits bound both together and whose end is its end; it
 // ends by itself too when the other's init does. Abstract unix sockets belong
 // to the network namespace: both see them.
+//
+// Of the tier gvisor these are namespaces of gVisor's kernel: the other's
+// loopback is in there. See apart.
 
-// beside finds the running sandbox that s is to be started beside: a pidfd of
-// its init.
-func (l *Launcher) beside(s Spec, uid int) (*os.File, error) {
-	if l.opt.Tier == wire.TierGVisor {
-		return nil, fmt.Errorf("%w: the tier gvisor has no compartments: each of its sandboxes has a kernel and a loopback of its own; use the tier bubblewrap, or name no secrets", ErrIsolation)
-	}
+func (b *bubblewrap) beside(s Spec, uid int) (*os.File, error) {
+	l := b.l
 	if !l.root {
 		return nil, fmt.Errorf("%w: only root can start a sandbox that shares another's loopback; run as root, or name no secrets", ErrIsolation)
 	}
@@ -55,7 +52,11 @@ func (l *Launcher) beside(s Spec, uid int) (*os.File, error) {
 		}
 		unix.Close(fd)
 	}
-	return nil, fmt.Errorf("there is no running sandbox %s to start it beside", s.Beside)
+	return nil, errNotBeside(s)
+}
+
+func errNotBeside(s Spec) error {
+	return fmt.Errorf("there is no running sandbox %s to start it beside", s.Beside)
 }
 
 // inNetworkOf calls start on a thread that is in the network namespace of a

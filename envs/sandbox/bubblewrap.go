@@ -132,7 +132,7 @@ func (b *bubblewrap) stand(box *Sandbox, st *starting) error {
 	return verifyBeside(info.Child, box.beside)
 }
 
-func (b *bubblewrap) host(l wire.Limits) wire.Limits { return l }
+func (b *bubblewrap) host(s Spec) wire.Limits { return s.Limits }
 
 func (b *bubblewrap) refuses(said string) error {
 	if strings.Contains(said, "Unknown option") {

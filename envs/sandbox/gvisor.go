@@ -35,6 +35,8 @@ import (
 // for it outside; it keeps the sandbox's programs from the same calls in both
 // tiers, where gVisor would only play them.
 //
+// Compartments are in the same gVisor's kernel, see beside.
+//
 // When memory runs out the machine's kernel ends the sentry, and with it the
 // sandbox as a whole.
 type gvisor struct {
@@ -100,19 +102,139 @@ const (
 	stateDir    = "s"
 	rootDir     = "root"
 	containerID = "box" // the state is the sandbox's own, so one name does for all
-	longestPath = 107   // of a unix socket: unix(7)
+	knownFile   = "known.json"
+	longestPath = 107 // of a unix socket: unix(7)
 )
 
+// options are runsc's own, before its command.
+func (g *gvisor) options(state string) []string {
+	return []string{
+		g.program, "--root=" + state, "--network=none", "--gofer-network-namespace=new", "--host-uds=open",
+		"--overlay2=none", "--ignore-cgroups", "--host-settings=ignore",
+	}
+}
+
+// known is what must be known of a sandbox to start a compartment beside it.
+type known struct {
+	UID          int
+	Compartments int
+	Processes    int64 // the limit of them, 0: none
+	Root         string
+	Mounts       []Mount
+}
+
+func knownOf(s Spec, uid int) known {
+	k := known{UID: uid, Compartments: s.Compartments, Root: s.Root, Mounts: s.Mounts}
+	if s.Limits.Pids > 0 {
+		k.Processes = s.Limits.Pids + int64(1+s.Compartments)*inside.ReservedPids
+	}
+	return k
+}
+
+// beside joins no network: a compartment's init is one more process of the
+// sandbox's kernel, so its network is the sandbox's. Both inits are in pid, ipc
+// and mount namespaces of their own there, and in user namespaces. The
+// namespaces they are made from hold no command. (A second container would have
+// its own view of the files in directories that both write to, and would be
+// another user, who cannot use the first one's files.)
+func (g *gvisor) beside(s Spec, uid int) (*os.File, error) {
+	k, err := g.known(s.Beside)
+	switch {
+	case err != nil || k.UID != uid || !g.l.Alive(s.Beside):
+		return nil, errNotBeside(s)
+	case k.Compartments == 0:
+		return nil, fmt.Errorf("%w: sandbox %s was started without compartments, and in the tier gvisor it is too late for them now", ErrIsolation, s.Beside)
+	case s.Root != k.Root || !slices.Equal(s.Mounts, k.Mounts):
+		return nil, fmt.Errorf("%w: a compartment of the tier gvisor shows the files of the sandbox that it is beside, and no others", ErrIsolation)
+	}
+	return nil, nil
+}
+
+func (g *gvisor) known(id string) (k known, err error) {
+	b, err := os.ReadFile(filepath.Join(g.l.bundle(id), knownFile))
+	if err != nil {
+		return k, err
+	}
+	return k, json.Unmarshal(b, &k)
+}
+
+// apart are the arguments of the init in namespaces of its own. Before those of
+// a compartment are its temporary file systems.
+func (s Spec) apart(initArgs []string) []string {
+	uid, gid := s.insideUser()
+	out := []string{"sandbox-init", inside.ApartWord, strconv.Itoa(uid), strconv.Itoa(gid)}
+	out = append(append(out, initArgs[1:]...), "--apart")
+	if s.Beside == "" {
+		return out
+	}
+	tmp, shm, run := s.tmpfsSizes()
+	own := []string{fmt.Sprintf("tmp=%d", tmp), fmt.Sprintf("dev/shm=%d", shm), fmt.Sprintf("run=%d", run)}
+	if !s.mounts(Home) {
+		own = append(own, fmt.Sprintf("%s=%d", Home[1:], run))
+	}
+	for _, f := range own {
+		out = append(out, "--fresh", f)
+	}
+	return out
+}
+
+// prepareBeside has runsc start one more init in the sandbox. It ends with this
+// runsc, which alone holds the other end of a pipe.
+func (g *gvisor) prepareBeside(box *Sandbox, initArgs []string) (_ *starting, err error) {
+	s := box.spec
+	k, err := g.known(s.Beside)
+	if err != nil {
+		return nil, err
+	}
+	if k.Processes > 0 {
+		initArgs = append(initArgs, "--nproc", strconv.FormatInt(k.Processes, 10))
+	}
+	process, err := json.Marshal(g.process(s, s.apart(append(initArgs, "--filter", "4", besideFlag, "5"))))
+	if err != nil {
+		return nil, err
+	}
+	st := &starting{files: []*os.File{s.Control}, lent: 1}
+	defer func() {
+		if err != nil {
+			st.close()
+		}
+	}()
+	filter, err := memFile(g.filter)
+	if err != nil {
+		return nil, err
+	}
+	st.files = append(st.files, filter)
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	st.files = append(st.files, r, w)
+	told, err := memFile(process)
+	if err != nil {
+		return nil, err
+	}
+	st.files = append(st.files, told)
+	st.argv = append(g.options(filepath.Join(g.l.bundle(s.Beside), stateDir)),
+		"exec", "--process=/proc/self/fd/7", "--pass-fd=3:3", "--pass-fd=4:4", "--pass-fd=5:5", containerID)
+	return st, nil
+}
+
 func (g *gvisor) prepare(box *Sandbox, gid int, initArgs []string) (*starting, error) {
+	if box.spec.Beside != "" {
+		return g.prepareBeside(box, initArgs)
+	}
 	s, dir := box.spec, g.l.bundle(box.id)
 	state := filepath.Join(dir, stateDir)
 	if len(state)+len("/runsc-.sock")+len(containerID) > longestPath {
 		return nil, fmt.Errorf("%w: the path of the run directory %s is too long", ErrIsolation, g.l.opt.RunDir)
 	}
-	if s.Limits.Pids > 0 {
-		initArgs = append(initArgs, "--nproc", strconv.FormatInt(s.Limits.Pids+inside.ReservedPids, 10), "--tell")
+	if n := knownOf(s, box.uid).Processes; n > 0 {
+		initArgs = append(initArgs, "--nproc", strconv.FormatInt(n, 10), "--tell")
 	}
 	initArgs = append(initArgs, "--filter", "4")
+	if s.Compartments > 0 {
+		initArgs = s.apart(initArgs)
+	}
 	if err := g.lay(s, dir, box.uid, gid, initArgs); err != nil {
 		return nil, fmt.Errorf("lay out what runsc is told: %w", err)
 	}
@@ -121,11 +243,7 @@ func (g *gvisor) prepare(box *Sandbox, gid int, initArgs []string) (*starting, e
 		return nil, err
 	}
 	return &starting{
-		argv: []string{
-			g.program, "--root=" + state, "--network=none", "--gofer-network-namespace=new", "--host-uds=open",
-			"--overlay2=none", "--ignore-cgroups", "--host-settings=ignore",
-			"run", "--bundle=" + dir, "--pass-fd=3:3", "--pass-fd=4:4", containerID,
-		},
+		argv:  append(g.options(state), "run", "--bundle="+dir, "--pass-fd=3:3", "--pass-fd=4:4", containerID),
 		files: []*os.File{s.Control, filter}, lent: 1,
 	}, nil
 }
@@ -150,8 +268,12 @@ func (g *gvisor) lay(s Spec, dir string, uid, gid int, initArgs []string) error 
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o640); err != nil {
 		return err
 	}
-	if !g.l.root {
-		return nil
+	about, err := json.Marshal(knownOf(s, uid))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, knownFile), about, 0o600)
+	}
+	if err != nil || !g.l.root {
+		return err
 	}
 	// It reads what it is told and changes nothing but its state.
 	return errors.Join(os.Chown(dir, 0, gid), os.Chown(filepath.Join(dir, "config.json"), 0, gid), os.Chown(state, uid, gid))
@@ -164,14 +286,7 @@ func (g *gvisor) config(s Spec, root string, uid, gid int, initArgs []string) (*
 		Version:  "1.0.2",
 		Hostname: "sandbox",
 		Root:     &specs.Root{Path: rootDir, Readonly: true},
-		Process: &specs.Process{
-			User:            specs.User{UID: InsideUID, GID: InsideGID},
-			Args:            append([]string{InitPath}, initArgs...),
-			Env:             append(g.l.environment(s), s.Env...),
-			Cwd:             s.dir(),
-			NoNewPrivileges: true,
-			Capabilities:    &specs.LinuxCapabilities{},
-		},
+		Process:  g.process(s, initArgs),
 		Linux: &specs.Linux{
 			UIDMappings: []specs.LinuxIDMapping{{ContainerID: InsideUID, HostID: uint32(uid), Size: 1}},
 			GIDMappings: []specs.LinuxIDMapping{{ContainerID: InsideGID, HostID: uint32(gid), Size: 1}},
@@ -198,6 +313,12 @@ func (g *gvisor) config(s Spec, root string, uid, gid int, initArgs []string) (*
 	for name, content := range s.etcFiles() {
 		r.file(name, content)
 	}
+	if s.Compartments > 0 {
+		theirs := Spec{Beside: s.ID}.etcFiles()
+		for _, name := range []string{"passwd", "group"} {
+			r.file("/run/inspect/"+name, theirs["/etc/"+name])
+		}
+	}
 	if !s.mounts(Home) {
 		r.tmpfs(Home, run, "0755", mine...)
 	}
@@ -211,6 +332,18 @@ func (g *gvisor) config(s Spec, root string, uid, gid int, initArgs []string) (*
 		r.bind(f.Socket, f.inside(), false)
 	}
 	return c, r.err
+}
+
+// process is the init, as gVisor's kernel starts it.
+func (g *gvisor) process(s Spec, initArgs []string) *specs.Process {
+	return &specs.Process{
+		User:            specs.User{UID: InsideUID, GID: InsideGID},
+		Args:            append([]string{InitPath}, initArgs...),
+		Env:             append(g.l.environment(s), s.Env...),
+		Cwd:             s.dir(),
+		NoNewPrivileges: true,
+		Capabilities:    &specs.LinuxCapabilities{},
+	}
 }
 
 // rootTree is the root directory to be shown and what is mounted on it.
@@ -288,6 +421,14 @@ func (g *gvisor) stand(box *Sandbox, st *starting) error {
 	if !st.word() {
 		return errSilent
 	}
+	if box.spec.Beside != "" {
+		pid := box.cmd.Process.Pid
+		if !box.watchProcess(pid) {
+			return errSilent
+		}
+		none := "0000000000000000"
+		return verify(pid, box.uid, map[string]string{"CapEff:": none, "CapPrm:": none})
+	}
 	pids := childrenOf(box.cmd.Process.Pid)
 	sentry, gofer := pids["runsc-sandbox"], pids["runsc-gofer"]
 	if sentry == 0 || gofer == 0 || !box.watchProcess(sentry) {
@@ -317,9 +458,10 @@ func (g *gvisor) stand(box *Sandbox, st *starting) error {
 // gVisor's kernel bounds them: it would not get over a fork that is refused to it.
 // A process inside is at most four outside, measured: two stubs with a thread
 // for each processor that runs them.
-func (g *gvisor) host(l wire.Limits) wire.Limits {
-	if l.Pids > 0 {
-		l.Pids = 4*(l.Pids+inside.ReservedPids) + 256
+func (g *gvisor) host(s Spec) wire.Limits {
+	l := s.Limits
+	if n := knownOf(s, 0).Processes; n > 0 {
+		l.Pids = 4*n + 256
 	}
 	return l
 }

@@ -122,8 +122,11 @@ type tier interface {
 	// stand returns when the init has said its word, the box knows its process
 	// and what the kernel says about it is right; errSilent if it ended.
 	stand(box *Sandbox, st *starting) error
+	// beside finds the running sandbox that a compartment is to be started
+	// beside: a pidfd of the init whose network it joins, or nil if it joins none.
+	beside(s Spec, uid int) (*os.File, error)
 	// host is what the cgroup is limited to for the limits of a Spec.
-	host(wire.Limits) wire.Limits
+	host(Spec) wire.Limits
 	// refuses is the error if the program's last words say that it cannot do
 	// what it was asked for, or nil.
 	refuses(said string) error

@@ -272,11 +272,9 @@ func TestEveryProcessIsInTheGroup(t *testing.T) {
 		return
 	}
 	eachTier(t, func(t *testing.T) {
-		b := start(t, nil)
+		b := start(t, compartments)
 		b.must(t, leaveGroup)
-		if tierOf(t) == wire.TierBubblewrap {
-			b.beside(t, nil).must(t, leaveGroup)
-		}
+		b.beside(t, nil).must(t, leaveGroup)
 		all := processesOf(t, testUID)
 		if len(all) < 3 {
 			t.Errorf("only %v", all)
@@ -448,13 +446,14 @@ func TestStartIsCancelled(t *testing.T) {
 
 // ordinary is what helperOrdinary found out as an ordinary user.
 type ordinary struct {
-	Strict, Root, Foreign, Beside string // errors of what must be refused
-	Probe                         Probe
-	Err                           string
-	UID                           string
-	Bomb                          string
-	End                           wire.SandboxEnd
-	Listed, Reaped                []string
+	Strict, Root, Foreign string // errors of what must be refused
+	Beside                string // the user in a compartment, or why there is none
+	Probe                 Probe
+	Err                   string
+	UID                   string
+	Bomb                  string
+	End                   wire.SandboxEnd
+	Listed, Reaped        []string
 }
 
 // An ordinary user gets the same isolation, and limits only by that name.
@@ -488,7 +487,7 @@ func TestOrdinaryUser(t *testing.T) {
 			t.Errorf("as another user: %q", o.Foreign)
 		}
 		if want := map[string]string{
-			wire.TierBubblewrap: "only root can start a sandbox that shares another's loopback", wire.TierGVisor: "gvisor has no compartments",
+			wire.TierBubblewrap: "only root can start a sandbox that shares another's loopback", wire.TierGVisor: strconv.Itoa(CompartmentUID) + "\n",
 		}[tierOf(t)]; !strings.Contains(o.Beside, want) {
 			t.Errorf("beside another: %q", o.Beside)
 		}
@@ -544,22 +543,20 @@ func ordinaryUser(dir, tier, runsc string, o *ordinary) error {
 	if _, err := l.Start(ctx, Spec{ID: "foreign", Control: theirs, UID: 12, GID: 12}); err != nil {
 		o.Foreign = err.Error()
 	}
-	if _, theirs, err = stream.Pair(); err != nil {
-		return err
-	}
-	if _, err := l.Start(ctx, Spec{ID: "beside", Control: theirs, Beside: "mine"}); errors.Is(err, ErrIsolation) {
-		o.Beside = err.Error()
-	}
 	ours, theirs, err := stream.Pair()
 	if err != nil {
 		return err
 	}
-	sb, err := l.Start(ctx, Spec{ID: "mine", Control: theirs, Mounts: []Mount{{dir, Workspace, true}}, Limits: wire.Limits{Pids: 30}})
+	mine := Spec{ID: "mine", Control: theirs, Mounts: []Mount{{dir, Workspace, true}}, Limits: wire.Limits{Pids: 30}, Compartments: 1}
+	sb, err := l.Start(ctx, mine)
 	if err != nil {
 		return err
 	}
 	c := stream.NewClient(ours)
 	defer c.Close()
+	if o.Beside, err = userBeside(ctx, l, mine); err != nil {
+		return err
+	}
 	var out bytes.Buffer
 	bomb := newWatcher("no fork")
 	bctx, stop := context.WithCancel(ctx)
@@ -589,6 +586,27 @@ func ordinaryUser(dir, tier, runsc string, o *ordinary) error {
 	}
 	o.UID = strconv.Itoa(os.Getuid())
 	return nil
+}
+
+// userBeside is the user in a compartment of a sandbox, or why it has none.
+func userBeside(ctx context.Context, l *Launcher, main Spec) (string, error) {
+	ours, theirs, err := stream.Pair()
+	if err != nil {
+		return "", err
+	}
+	sb, err := l.Start(ctx, Spec{ID: "beside", Control: theirs, Beside: main.ID, Mounts: main.Mounts})
+	if errors.Is(err, ErrIsolation) {
+		return err.Error(), ours.Close()
+	}
+	if err != nil {
+		return "", err
+	}
+	c := stream.NewClient(ours)
+	var out bytes.Buffer
+	_, err = c.Run(ctx, stream.Exec{Argv: []string{"id", "-u"}, Stdout: &out})
+	_ = c.Close()
+	sb.Wait()
+	return out.String(), err
 }
 
 func copyFile(from, to string) error {

@@ -38,7 +38,7 @@ func TestForkBomb(t *testing.T) {
 			t.Fatal("no fork was refused")
 		}
 		if b.group != nil {
-			if n := int64(len(b.group.pids())); n > theLauncher(t).tier.host(wire.Limits{Pids: 50}).Pids+inside.ReservedPids {
+			if n := int64(len(b.group.pids())); n > theLauncher(t).tier.host(Spec{Limits: wire.Limits{Pids: 50}}).Pids+inside.ReservedPids {
 				t.Errorf("%d processes are in the cgroup", n)
 			}
 		}

@@ -27,7 +27,7 @@ type Sandbox struct {
 	group *group // nil without enforced limits and for a compartment
 	made  bool   // there may be something to clean up
 
-	beside *os.File // pidfd of the init it is beside; of use during the start only
+	beside *os.File // pidfd of the init whose network it joins, or nil; of use during the start only
 
 	pid   int // of the process whose end is the sandbox's: the init, or gVisor's kernel
 	mu    sync.Mutex
@@ -221,7 +221,7 @@ func (box *Sandbox) abandon() error {
 		<-box.exited
 		box.helper.Wait()
 	}
-	if box.group == nil && box.beside == nil && !box.made {
+	if box.group == nil && box.spec.Beside == "" && !box.made {
 		return nil // what is there belongs to another
 	}
 	return box.clean()

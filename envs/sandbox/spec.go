@@ -36,6 +36,9 @@ const (
 // maxForwards are the most a sandbox can have: the init has a thread for each.
 const maxForwards = 2
 
+// maxCompartments are the most that can be announced.
+const maxCompartments = 100
+
 // Forward makes a port on the loopback inside lead to a unix socket outside.
 type Forward struct {
 	Port   int
@@ -68,8 +71,14 @@ type Spec struct {
 	// each other's ports and abstract unix sockets, and what both have mounted.
 	// UID and GID must be the other's, Forwards are the other's, of Limits only
 	// the size of files counts, and List, Alive and Reap know it through the other
-	// alone. Needs root.
+	// alone. Of the tier bubblewrap it needs root; of the tier gvisor the other
+	// must have been started for it (Compartments), and Root and Mounts must be
+	// the other's.
 	Beside string
+	// Compartments is how many others will be started beside this one at a time,
+	// at most. Of the tier gvisor they need it, and each that is announced makes
+	// room for the processes of its init. It is no bound.
+	Compartments int
 	// UID and GID it has outside; 0 means the launcher's Options. Inside it is
 	// always 1000, "agent". Root is refused. An ordinary user's launcher can
 	// only use its own.
@@ -115,6 +124,9 @@ func (s Spec) check() error {
 		return fmt.Errorf("%q cannot name the sandbox it is started beside", s.Beside)
 	case len(s.Forwards) > 0:
 		return errors.New("a sandbox beside another has that one's ways out and none of its own")
+	}
+	if s.Compartments < 0 || s.Compartments > maxCompartments {
+		return fmt.Errorf("%d compartments cannot be had, %d are the most", s.Compartments, maxCompartments)
 	}
 	l := s.Limits
 	if l.CPU < 0 || l.MemoryBytes < 0 || l.Pids < 0 || l.DiskBytes < 0 || s.TmpBytes < 0 {

@@ -72,11 +72,13 @@ func (l *Launcher) start(ctx context.Context, s Spec) (_ *Sandbox, err error) {
 	}
 	box := &Sandbox{l: l, id: s.ID, spec: s, uid: uid, done: make(chan struct{})}
 	if s.Beside != "" {
-		if box.beside, err = l.beside(s, uid); err != nil {
+		if box.beside, err = l.tier.beside(s, uid); err != nil {
 			l.release(s.ID)
 			return nil, err
 		}
-		defer box.beside.Close()
+		if box.beside != nil {
+			defer box.beside.Close()
+		}
 		if err := l.reserve(s.Beside, inside.ReservedPids); err != nil {
 			l.release(s.ID)
 			return nil, err
@@ -90,7 +92,7 @@ func (l *Launcher) start(ctx context.Context, s Spec) (_ *Sandbox, err error) {
 	}()
 	if l.groups != nil && s.Beside == "" {
 		g := l.groups.group(s.ID)
-		if err := g.create(ctx, l.tier.host(s.Limits)); err != nil {
+		if err := g.create(ctx, l.tier.host(s)); err != nil {
 			return nil, err
 		}
 		box.group = g
@@ -241,13 +243,13 @@ func (l *Launcher) spawn(box *Sandbox, gid int) (_ *starting, err error) {
 		return nil
 	}
 	in := box.group
+	if box.spec.Beside != "" && l.groups != nil {
+		in = l.groups.group(box.spec.Beside)
+	}
 	if box.beside == nil {
 		err = start()
 	} else {
 		err = inNetworkOf(box.beside, start)
-		if l.groups != nil {
-			in = l.groups.group(box.spec.Beside)
-		}
 	}
 	if err != nil {
 		errR.Close()

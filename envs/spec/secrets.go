@@ -20,11 +20,20 @@ func (s Spec) SecretNames() []string {
 // dependencies have changed since.
 func (s Spec) WorkSecretNames() []string { return slices.Sorted(maps.Keys(s.workNames())) }
 
-// GivesSecrets says whether a command is given secrets, which needs a sandbox
-// of its own beside the others; the proxy's (Inject) need none.
-func (s Spec) GivesSecrets() bool {
-	s.Inject = nil
-	return len(s.SecretNames()) > 0
+// WithSecrets is how many commands of the agent's work and of verification are
+// given secrets: each needs a sandbox of its own beside the others. (The proxy's,
+// Inject, need none.)
+func (s Spec) WithSecrets() (n int) {
+	for _, v := range s.Setup {
+		n += min(len(v.Secrets), 1)
+	}
+	for _, v := range s.Services {
+		n += min(len(v.Secrets), 1)
+	}
+	for _, v := range s.Verify {
+		n += min(len(v.Secrets), 1)
+	}
+	return n
 }
 
 func (s Spec) workNames() map[string]bool {

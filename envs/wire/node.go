@@ -169,10 +169,11 @@ type Grant struct {
 	RepositoryID int64    `json:"repository_id"`   // whose mirror may be mounted read-only
 	Image        string   `json:"image,omitempty"` // name@sha256:…, in place of the node's programs
 	Limits       Limits   `json:"limits"`
-	PeerUID      int      `json:"peer_uid"`            // uid of the caller that may use it; PeerRunner: whom the node itself started the attempt's runner as
-	Tier         string   `json:"tier,omitempty"`      // TierBubblewrap, TierGVisor: the least the sandbox may be; empty: any
-	Sockets      []string `json:"sockets,omitempty"`   // SocketModel, SocketEgress: ways out of the sandbox that end at the runner
-	Directory    string   `json:"directory,omitempty"` // VerbQuarantine: NAME or NAME/NAME below the node's directory of quarantines
+	PeerUID      int      `json:"peer_uid"`               // uid of the caller that may use it; PeerRunner: whom the node itself started the attempt's runner as
+	Tier         string   `json:"tier,omitempty"`         // TierBubblewrap, TierGVisor: the least the sandbox may be; empty: any
+	Compartments int      `json:"compartments,omitempty"` // how many services and steps with secrets may run beside the sandbox at a time
+	Sockets      []string `json:"sockets,omitempty"`      // SocketModel, SocketEgress: ways out of the sandbox that end at the runner
+	Directory    string   `json:"directory,omitempty"`    // VerbQuarantine: NAME or NAME/NAME below the node's directory of quarantines
 	// Fork has the clone made of what another was after a turn, in place of Snapshot.
 	Fork    *Fork     `json:"fork,omitempty"`
 	Expires time.Time `json:"expires"`

@@ -48,12 +48,12 @@ func main() {
 	switch {
 	case slices.Contains(os.Args, "boot"):
 		useFilter()
-	case slices.Contains(os.Args, "run"):
+	case slices.Contains(os.Args, "run"), slices.Contains(os.Args, "exec"):
 		runtime.GOMAXPROCS(1) // it does one thing after the other
 	}
 	os.Args = withoutWait(os.Args)
 	cli.Run(nil, map[util.SubCommand]string{
-		new(cmd.Run): "", new(sentrycmd.Boot): "", new(cmd.Gofer): "", new(sentrycmd.Umount): "",
+		new(cmd.Run): "", new(cmd.Exec): "", new(sentrycmd.Boot): "", new(cmd.Gofer): "", new(sentrycmd.Umount): "",
 	}, nil)
 }
 

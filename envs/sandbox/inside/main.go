@@ -52,7 +52,10 @@ const spareThreads = 16
 // after the word sandbox-init:
 //
 //	--control FD   the control stream
-//	--beside FD    a pidfd of another sandbox's init, whose end is this one's
+//	--beside FD    a pidfd of another sandbox's init, or a pipe: its end is this one's
+//	--apart        it was started by apartMain
+//	--fresh PATH=BYTES
+//	               a temporary file system of its own there; may be repeated
 //	--filter FD    a system-call filter for everything here, itself included
 //	--nofile N     most open files of a process
 //	--fsize N      most bytes of one file
@@ -61,7 +64,8 @@ const spareThreads = 16
 //	--forward PORT=PATH[,named]
 //	               a port of the loopback that leads to a socket; may be repeated
 //
-// With the first argument "dial" it is a connection to the loopback, see
+// With the first argument "apart" it starts itself anew in namespaces of its
+// own, see apartMain. With "dial" it is a connection to the loopback, see
 // dialMain. With "search" it looks for secrets, see package search; with
 // "unpack" it makes a root file system of an image, see package unpack. With
 // the first argument "exec" it is the short-lived step between the init
@@ -69,6 +73,13 @@ const spareThreads = 16
 func Main(args []string) int {
 	if len(args) > 0 && args[0] == execWord {
 		return complain(execMain(args[1:]))
+	}
+	if len(args) > 0 && args[0] == ApartWord {
+		status, err := apartMain(args[1:])
+		if err != nil {
+			return complain(err)
+		}
+		return status
 	}
 	if len(args) > 0 && args[0] == DialWord {
 		return complain(dialMain(args[1:]))
@@ -101,7 +112,8 @@ func complain(err error) int {
 type config struct {
 	control, beside      int
 	filter               int
-	tell                 bool
+	tell, apart          bool
+	fresh                []fresh
 	nofile, fsize, nproc uint64
 	forwards             []forward.Way
 }
@@ -117,6 +129,12 @@ func parse(args []string) (config, error) {
 	f.Uint64Var(&c.fsize, "fsize", 0, "")
 	f.Uint64Var(&c.nproc, "nproc", 0, "")
 	f.BoolVar(&c.tell, "tell", false, "")
+	f.BoolVar(&c.apart, "apart", false, "")
+	f.Func("fresh", "", func(s string) error {
+		t, err := parseFresh(s)
+		c.fresh = append(c.fresh, t)
+		return err
+	})
 	f.Func("forward", "", func(s string) error {
 		w, err := forward.Parse(s)
 		c.forwards = append(c.forwards, w)
@@ -141,6 +159,11 @@ func run(args []string) error {
 	}
 	if os.Getpid() != 1 {
 		return errors.New("it is not the first process of a sandbox; Inspect starts it, not you")
+	}
+	if c.apart {
+		if err := takeView(c.fresh); err != nil {
+			return err
+		}
 	}
 	if c.filter >= 0 {
 		if err := putFilter(c.filter); err != nil {
@@ -188,10 +211,10 @@ func run(args []string) error {
 	return s.serve()
 }
 
-// endWith ends this sandbox when the process of a pidfd ends, or cannot be
-// waited for.
-func endWith(pidfd int) {
-	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+// endWith ends this sandbox when the process of a pidfd ends, or the other end
+// of a pipe is closed, or that cannot be waited for.
+func endWith(fd int) {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
 		if _, err := unix.Poll(p, -1); err != unix.EINTR {
 			os.Exit(LifelineExit)
