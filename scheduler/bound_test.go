@@ -133,41 +133,26 @@ func TestLeastTier(t *testing.T) {
 	}
 }
 
-// Where secrets cannot be kept apart from the agent, nothing is begun.
-func TestSecretsNeedBubblewrap(t *testing.T) {
+// The node is told before the sandbox starts how many commands have secrets,
+// which sandboxes of the tier gvisor must know.
+func TestGrantsTellOfCommandsWithSecrets(t *testing.T) {
 	v, _ := newVault(t)
 	v.setAll()
-	tier := ""
-	bind := func(sp spec.Spec) Bound { return Bound{Spec: sp, Tier: tier} }
+	bind := func(sp spec.Spec) Bound { return Bound{Spec: sp, Tier: wire.TierGVisor} }
 	v.boundBy(&bind)
 	s := v.scheduler()
-	state := func(tier string) {
-		t.Helper()
-		if err := s.NodeState(context.Background(), "n1", wire.NodeState{Version: 1, Tier: tier, Work: []int64{}}); err != nil {
-			t.Fatal(err)
+	if err := s.NodeState(context.Background(), "n1", wire.NodeState{Version: 1, Tier: "gvisor release-20261110.0", Work: []int64{}}); err != nil {
+		t.Fatal(err)
+	}
+	_, r := v.running(s, naming)
+	got, err := s.Spec(context.Background(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{got.WorkGrant, got.VerifyGrant} {
+		g, err := wire.OpenGrant(publicKey(v.world), text, "n1", wire.VerbSandbox, 1234, v.clock.Now())
+		if err != nil || g.Compartments != 3 { // a setup command, a service and a verification command
+			t.Errorf("grant %+v, %v", g, err)
 		}
-	}
-	state("gvisor release-20261110.0")
-	sess := v.create(s, naming)
-	for _, c := range []struct{ node, least, words string }{
-		{"gvisor release-20261110.0", "", "waiting for a node of the tier bubblewrap"},
-		{"gvisor release-20261110.0", wire.TierGVisor, "the operator asks for that tier"},
-		{"bubblewrap 0.8.0", wire.TierGVisor, "the operator asks for that tier"},
-	} {
-		state(c.node)
-		tier = c.least
-		v.look(s, sess.ID)
-		if got := v.want(sess.ID, Queued, ""); !strings.Contains(got.QueueReason, c.words) {
-			t.Errorf("on %s, at least %q: it waits for %q", c.node, c.least, got.QueueReason)
-		}
-	}
-	var asked int
-	if err := v.db.SQL().QueryRow("SELECT count(*) FROM node_work").Scan(&asked); err != nil || asked != 0 {
-		t.Errorf("%d pieces of work for a node that does not suit, %v", asked, err)
-	}
-	tier = ""
-	v.look(s, sess.ID)
-	if got := v.want(sess.ID, Queued, ""); got.QueueReason != "building the snapshot" {
-		t.Errorf("on bubblewrap it waits for %q", got.QueueReason)
 	}
 }

@@ -63,6 +63,7 @@ type world struct {
 	git    *gitHost
 	key    ed25519.PrivateKey
 	clock  proc.Clock
+	tier   string // of the sandboxes of daemons in this process; "": bubblewrap
 }
 
 func newWorld(t *testing.T) *world {
@@ -121,6 +122,7 @@ func sandboxAccount() (uid, gid int) {
 // daemonOptions is all a daemon in another process needs to be told.
 type daemonOptions struct {
 	Root, Socket, Control, GitBase, Cgroups string
+	Tier                                    string // of sandboxes; "": bubblewrap
 	Key                                     []byte // public
 	CollectEvery                            time.Duration
 }
@@ -132,7 +134,19 @@ func (w *world) daemonOptions() daemonOptions {
 	}
 }
 
-// realOptions are a daemon's with bubblewrap and the dir store.
+// runsc is gVisor's program: the one that is named, or where make setup builds it.
+func runsc() string {
+	if p := os.Getenv("INSPECT_TEST_RUNSC"); p != "" {
+		return p
+	}
+	built, _ := filepath.Glob("../../.tools/runsc-*/runsc") // the pattern is in order
+	if len(built) == 0 {
+		return "runsc-is-missing-run-make-setup"
+	}
+	return built[len(built)-1]
+}
+
+// realOptions are a daemon's with real sandboxes and the dir store.
 func realOptions(d daemonOptions, log *slog.Logger) (node.Options, func(), error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -141,7 +155,7 @@ func realOptions(d daemonOptions, log *slog.Logger) (node.Options, func(), error
 	uid, gid := sandboxAccount()
 	l, err := sandbox.New(sandbox.Options{
 		Binary: self, RunDir: filepath.Join(d.Root, "run"), CgroupRoot: d.Cgroups, UID: uid, GID: gid,
-		BestEffort: os.Geteuid() != 0, Log: log,
+		BestEffort: os.Geteuid() != 0, Log: log, Tier: d.Tier, Runsc: runsc(),
 	})
 	if err != nil {
 		return node.Options{}, nil, err
@@ -161,7 +175,9 @@ func realOptions(d daemonOptions, log *slog.Logger) (node.Options, func(), error
 func (w *world) start(change ...func(*node.Options)) (stop func()) {
 	w.t.Helper()
 	must(w.t, os.MkdirAll(w.root, 0o711))
-	o, done, err := realOptions(w.daemonOptions(), testLog(w.t))
+	d := w.daemonOptions()
+	d.Tier = w.tier
+	o, done, err := realOptions(d, testLog(w.t))
 	must(w.t, err)
 	for _, c := range change {
 		c(&o)

@@ -125,7 +125,7 @@ func (r *realNode) grant(t *testing.T, purpose string) string {
 	g, err := wire.SignGrant(r.key, wire.Grant{
 		Verbs: []string{wire.VerbRestore, wire.VerbSandbox, wire.VerbDiscard}, Node: "node-1", Session: r.w.spec.Session,
 		Generation: 1, Purpose: purpose, Environment: "env-7-1", Snapshot: "snap-1", RepositoryID: r.w.spec.RepositoryID,
-		Limits: r.w.node.limits, PeerUID: os.Getuid(), Expires: time.Now().Add(time.Hour),
+		Limits: r.w.node.limits, Compartments: 2, PeerUID: os.Getuid(), Expires: time.Now().Add(time.Hour),
 	})
 	if err != nil {
 		t.Fatal(err)

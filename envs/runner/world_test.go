@@ -70,9 +70,9 @@ func runTests(m *testing.M) int {
 var cgroupRoot = fmt.Sprintf("/inspect-runner-test-%d", os.Getpid())
 
 var (
-	theDir   string
-	launchMu sync.Mutex
-	launcher *sandbox.Launcher
+	theDir    string
+	launchMu  sync.Mutex
+	launchers = map[string]*sandbox.Launcher{} // by tier
 )
 
 // The sandboxes of these tests are this user's outside, if root runs them.
@@ -82,20 +82,41 @@ func theLauncher(t *testing.T) *sandbox.Launcher {
 	t.Helper()
 	launchMu.Lock()
 	defer launchMu.Unlock()
-	if launcher == nil {
+	tier := tierOf(t)
+	if launchers[tier] == nil {
 		exe, err := os.Executable()
 		if err != nil {
 			t.Fatal(err)
 		}
-		launcher, err = sandbox.New(sandbox.Options{
+		launchers[tier], err = sandbox.New(sandbox.Options{
 			Binary: exe, RunDir: filepath.Join(theDir, "run"), CgroupRoot: cgroupRoot,
-			UID: testUID, GID: testUID, BestEffort: os.Geteuid() != 0,
+			UID: testUID, GID: testUID, BestEffort: os.Geteuid() != 0, Tier: tier, Runsc: runsc(),
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	return launcher
+	return launchers[tier]
+}
+
+// tierOf is the tier a test is for: the one it is named by, or bubblewrap.
+func tierOf(t *testing.T) string {
+	if strings.HasSuffix(t.Name(), "/"+wire.TierGVisor) {
+		return wire.TierGVisor
+	}
+	return wire.TierBubblewrap
+}
+
+// runsc is gVisor's program: the one that is named, or where make setup builds it.
+func runsc() string {
+	if p := os.Getenv("INSPECT_TEST_RUNSC"); p != "" {
+		return p
+	}
+	built, _ := filepath.Glob("../../.tools/runsc-*/runsc") // the pattern is in order
+	if len(built) == 0 {
+		return "runsc-is-missing-run-make-setup"
+	}
+	return built[len(built)-1]
 }
 
 // sample is a repository of two commits: the snapshot is of the first, a
