@@ -74,6 +74,14 @@ type Engine interface {
 	Stop(ctx context.Context, ref json.RawMessage) error
 	// State says whether the attempt still runs.
 	State(ctx context.Context, ref json.RawMessage) (EngineState, error)
+	// Logs returns the end of what the attempt's runner wrote, at most max bytes.
+	// Nothing there is no error.
+	Logs(ctx context.Context, ref json.RawMessage, max int) ([]byte, error)
+	// List returns every attempt that the engine still knows, running or over.
+	List(ctx context.Context) ([]Listed, error)
+	// Forget ends an attempt like Stop, and removes what the engine keeps of it
+	// too, its log included. It is then no longer listed. Not found is success.
+	Forget(ctx context.Context, ref json.RawMessage) error
 }
 
 // Attempt is what an engine gets to start.
@@ -121,6 +129,8 @@ type NodeRoom struct {
 	// OthersCPU and OthersMemory are held by what is not an attempt of ours.
 	OthersCPU    float64
 	OthersMemory int64
+	// Overhead is the memory in bytes that each attempt takes besides its sandbox.
+	Overhead int64
 }
 
 // Wait is why an attempt has no machine yet.

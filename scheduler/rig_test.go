@@ -302,6 +302,9 @@ type fakeAttempt struct {
 	starts int // processes really begun
 	gone   bool
 	stops  int
+	log    string // what its runner wrote
+	// forgotten counts how often the engine was told to let it go.
+	forgotten int
 }
 
 func newFakeEngine() *fakeEngine { return &fakeEngine{attempts: map[string]*fakeAttempt{}} }
@@ -362,6 +365,34 @@ func (e *fakeEngine) State(_ context.Context, ref json.RawMessage) (EngineState,
 		return EngineRunning, nil
 	}
 	return EngineGone, nil
+}
+
+func (e *fakeEngine) Logs(_ context.Context, ref json.RawMessage, max int) ([]byte, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if a := e.by(ref); a != nil {
+		return []byte(a.log)[:min(len(a.log), max)], nil
+	}
+	return nil, nil
+}
+
+func (e *fakeEngine) List(context.Context) (out []Listed, _ error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, a := range e.attempts {
+		out = append(out, Listed{Session: a.Session, Generation: a.Generation})
+	}
+	return out, nil
+}
+
+func (e *fakeEngine) Forget(_ context.Context, ref json.RawMessage) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if a := e.by(ref); a != nil {
+		a.gone = true
+		a.forgotten++
+	}
+	return nil
 }
 
 // last is the newest attempt of a session that was started.

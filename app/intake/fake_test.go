@@ -189,7 +189,10 @@ func (idle) Name() string { return "idle" }
 func (idle) Start(context.Context, scheduler.Attempt) (json.RawMessage, error) {
 	return nil, nil
 }
-func (idle) Stop(context.Context, json.RawMessage) error { return nil }
+func (idle) Stop(context.Context, json.RawMessage) error                { return nil }
+func (idle) Logs(context.Context, json.RawMessage, int) ([]byte, error) { return nil, nil }
+func (idle) List(context.Context) ([]scheduler.Listed, error)           { return nil, nil }
+func (idle) Forget(context.Context, json.RawMessage) error              { return nil }
 func (idle) State(context.Context, json.RawMessage) (scheduler.EngineState, error) {
 	return scheduler.EngineUnknown, nil
 }

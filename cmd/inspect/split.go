@@ -40,12 +40,12 @@ func (n nodeSide) grant(g wire.Grant) (string, error) {
 
 // run asks for what to be done with an attempt's runner, and waits for a daemon
 // that is away, as long as patience lasts.
-func (n nodeSide) run(ctx context.Context, patience time.Duration, what, session string, generation int, secret string) (bool, error) {
+func (n nodeSide) run(ctx context.Context, patience time.Duration, what, session string, generation int, secret string) (wire.RunReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	grant, err := n.grant(wire.Grant{Verbs: []string{wire.VerbRun}, Session: session, Generation: generation})
 	if err != nil {
-		return false, err
+		return wire.RunReply{}, err
 	}
 	return dial.Run(ctx, n.socket, what, grant, secret)
 }
@@ -82,11 +82,11 @@ func (e nodeEngine) State(ctx context.Context, ref json.RawMessage) (scheduler.E
 	if err != nil {
 		return scheduler.EngineUnknown, err
 	}
-	running, err := e.run(ctx, 5*time.Second, "state", session, generation, "")
+	r, err := e.run(ctx, 5*time.Second, "state", session, generation, "")
 	switch {
 	case err != nil:
 		return scheduler.EngineUnknown, err
-	case running:
+	case r.Running:
 		return scheduler.EngineRunning, nil
 	}
 	return scheduler.EngineGone, nil
@@ -98,6 +98,43 @@ func (e nodeEngine) Stop(ctx context.Context, ref json.RawMessage) error {
 		return err
 	}
 	_, err = e.run(ctx, time.Minute, "stop", session, generation, "")
+	return err
+}
+
+func (e nodeEngine) Logs(ctx context.Context, ref json.RawMessage, max int) ([]byte, error) {
+	session, generation, err := attemptOf(ref)
+	if err != nil {
+		return nil, err
+	}
+	r, err := e.run(ctx, 5*time.Second, "logs", session, generation, "")
+	return r.Log[len(r.Log)-min(len(r.Log), max):], err
+}
+
+func (e nodeEngine) List(ctx context.Context) ([]scheduler.Listed, error) {
+	r, err := e.run(ctx, 20*time.Second, "list", "", 0, "")
+	if err != nil {
+		return nil, err
+	}
+	var out []scheduler.Listed
+	for _, one := range r.List {
+		l := scheduler.Listed{Session: one.Session, Generation: one.Generation, State: scheduler.EngineGone, Node: localNode}
+		if one.Running {
+			l.State = scheduler.EngineRunning
+		}
+		if l.Ref, err = json.Marshal(attemptRef{Dir: fmt.Sprintf("%s-g%d", one.Session, one.Generation)}); err != nil {
+			return nil, err
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+func (e nodeEngine) Forget(ctx context.Context, ref json.RawMessage) error {
+	session, generation, err := attemptOf(ref)
+	if err != nil {
+		return err
+	}
+	_, err = e.run(ctx, time.Minute, "forget", session, generation, "")
 	return err
 }
 
@@ -182,4 +219,30 @@ func (r runners) Stop(ctx context.Context, session string, generation int) error
 		return nil
 	}
 	return r.Engine.Stop(ctx, ref)
+}
+
+func (r runners) Log(ctx context.Context, session string, generation int, max int) ([]byte, error) {
+	ref, ok := r.Find(session, generation)
+	if !ok {
+		return nil, nil
+	}
+	return r.Logs(ctx, ref, max)
+}
+
+func (r runners) List(ctx context.Context) ([]wire.RunnerState, error) {
+	list, err := r.Engine.List(ctx)
+	var out []wire.RunnerState
+	for _, l := range list {
+		// One that cannot be told may live.
+		out = append(out, wire.RunnerState{Session: l.Session, Generation: l.Generation, Running: l.State != scheduler.EngineGone})
+	}
+	return out, err
+}
+
+func (r runners) Forget(ctx context.Context, session string, generation int) error {
+	ref, ok := r.Find(session, generation)
+	if !ok {
+		return nil
+	}
+	return r.Engine.Forget(ctx, ref)
 }

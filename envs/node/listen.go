@@ -96,8 +96,9 @@ func (n *Node) listen() (*server, error) {
 		sp, err := n.o.Store.Space(ctx)
 		return wire.SpaceReply{FreeBytes: sp.Free, TotalBytes: sp.Total, Refuses: n.refuses(sp)}, err
 	}))
-	for path, do := range map[string]func(context.Context, wire.Grant, string) (bool, error){
+	for path, do := range map[string]func(context.Context, wire.Grant, string) (wire.RunReply, error){
 		"POST /run/start": n.runStart, "POST /run/state": n.runState, "POST /run/stop": n.runStop, "POST /run/stop-all": n.runStopAll,
+		"POST /run/logs": n.runLogs, "POST /run/list": n.runList, "POST /run/forget": n.runForget,
 	} {
 		mux.HandleFunc(path, s.handle(func(ctx context.Context, uid int, body []byte) (any, error) {
 			var r wire.RunRequest
@@ -108,8 +109,7 @@ func (n *Node) listen() (*server, error) {
 			if err != nil {
 				return nil, err
 			}
-			running, err := do(ctx, g, r.Secret)
-			return wire.RunReply{Running: running}, err
+			return do(ctx, g, r.Secret)
 		}))
 	}
 	s.http = &http.Server{

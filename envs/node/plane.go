@@ -26,6 +26,12 @@ type Runners interface {
 	Running(ctx context.Context, session string, generation int) (bool, error)
 	// Stop ends it with all it has started. Not found is success.
 	Stop(ctx context.Context, session string, generation int) error
+	// Log is the end of what it wrote, at most max bytes.
+	Log(ctx context.Context, session string, generation int, max int) ([]byte, error)
+	// List is every attempt whose runner is known here, living or not.
+	List(ctx context.Context) ([]wire.RunnerState, error)
+	// Forget ends one like Stop, and lets what is kept of it go.
+	Forget(ctx context.Context, session string, generation int) error
 	// StopAll ends every runner of this installation.
 	StopAll(ctx context.Context)
 	// RunsAs is the account of a living runner.
@@ -56,24 +62,39 @@ func (n *Node) isRunner(uid int, g wire.Grant) bool {
 	return ok && runs == uid
 }
 
-func (n *Node) runStart(ctx context.Context, g wire.Grant, secret string) (bool, error) {
+func (n *Node) runStart(ctx context.Context, g wire.Grant, secret string) (wire.RunReply, error) {
 	if secret == "" || strings.ContainsAny(secret, "\n\x00") || len(secret) > 256 {
-		return false, badRequest("a runner is started with its one-time secret, one line of at most 256 bytes")
+		return wire.RunReply{}, badRequest("a runner is started with its one-time secret, one line of at most 256 bytes")
 	}
-	return true, n.o.Runners.Start(ctx, g.Session, g.Generation, secret)
+	return wire.RunReply{Running: true}, n.o.Runners.Start(ctx, g.Session, g.Generation, secret)
 }
 
-func (n *Node) runState(ctx context.Context, g wire.Grant, _ string) (bool, error) {
-	return n.o.Runners.Running(ctx, g.Session, g.Generation)
+func (n *Node) runState(ctx context.Context, g wire.Grant, _ string) (wire.RunReply, error) {
+	running, err := n.o.Runners.Running(ctx, g.Session, g.Generation)
+	return wire.RunReply{Running: running}, err
 }
 
-func (n *Node) runStop(ctx context.Context, g wire.Grant, _ string) (bool, error) {
-	return false, n.o.Runners.Stop(ctx, g.Session, g.Generation)
+func (n *Node) runStop(ctx context.Context, g wire.Grant, _ string) (wire.RunReply, error) {
+	return wire.RunReply{}, n.o.Runners.Stop(ctx, g.Session, g.Generation)
 }
 
-func (n *Node) runStopAll(ctx context.Context, _ wire.Grant, _ string) (bool, error) {
+func (n *Node) runStopAll(ctx context.Context, _ wire.Grant, _ string) (wire.RunReply, error) {
 	n.o.Runners.StopAll(ctx)
-	return false, ctx.Err()
+	return wire.RunReply{}, ctx.Err()
+}
+
+func (n *Node) runLogs(ctx context.Context, g wire.Grant, _ string) (wire.RunReply, error) {
+	log, err := n.o.Runners.Log(ctx, g.Session, g.Generation, wire.MaxRunnerLog)
+	return wire.RunReply{Log: log}, err
+}
+
+func (n *Node) runList(ctx context.Context, _ wire.Grant, _ string) (wire.RunReply, error) {
+	list, err := n.o.Runners.List(ctx)
+	return wire.RunReply{List: list}, err
+}
+
+func (n *Node) runForget(ctx context.Context, g wire.Grant, _ string) (wire.RunReply, error) {
+	return wire.RunReply{}, n.o.Runners.Forget(ctx, g.Session, g.Generation)
 }
 
 // stopRunners ends every runner of this node, and what is left of quarantines.

@@ -101,6 +101,21 @@ func (r *fakeRunners) Stop(_ context.Context, s string, g int) error {
 	return nil
 }
 
+func (r *fakeRunners) Log(_ context.Context, s string, g int, max int) ([]byte, error) {
+	r.did("log %s %d %d", s, g, max)
+	return []byte("what it said"), nil
+}
+
+func (r *fakeRunners) List(context.Context) ([]wire.RunnerState, error) {
+	r.did("list")
+	return []wire.RunnerState{{Session: "s1", Generation: 1, Running: true}}, nil
+}
+
+func (r *fakeRunners) Forget(_ context.Context, s string, g int) error {
+	r.did("forget %s %d", s, g)
+	return nil
+}
+
 func (r *fakeRunners) StopAll(context.Context) { r.did("stop all") }
 
 func (r *fakeRunners) RunsAs(s string, g int) (int, bool) {
@@ -136,6 +151,11 @@ func TestOnlyTheControlPlaneHasRunnersStarted(t *testing.T) {
 		{"state", "/run/state", planeUID, wire.RunRequest{Grant: good}, 200},
 		{"stop", "/run/stop", planeUID, wire.RunRequest{Grant: good}, 200},
 		{"stop all", "/run/stop-all", planeUID, wire.RunRequest{Grant: good}, 200},
+		{"logs", "/run/logs", planeUID, wire.RunRequest{Grant: good}, 200},
+		{"list", "/run/list", planeUID, wire.RunRequest{Grant: good}, 200},
+		{"forget", "/run/forget", planeUID, wire.RunRequest{Grant: good}, 200},
+		{"a runner reads logs", "/run/logs", oneUID, wire.RunRequest{Grant: good}, 401},
+		{"a runner forgets", "/run/forget", oneUID, wire.RunRequest{Grant: good}, 401},
 		{"no secret", "/run/start", planeUID, wire.RunRequest{Grant: good}, 400},
 		{"two lines", "/run/start", planeUID, wire.RunRequest{Grant: good, Secret: "a\nb"}, 400},
 		{"a runner", "/run/start", oneUID, wire.RunRequest{Grant: good, Secret: "x"}, 401},
@@ -150,7 +170,7 @@ func TestOnlyTheControlPlaneHasRunnersStarted(t *testing.T) {
 			t.Errorf("%s: %d %s", c.name, status, said)
 		}
 	}
-	want := "start s1 1 one time; state s1 1; stop s1 1; stop all"
+	want := "start s1 1 one time; state s1 1; stop s1 1; stop all; log s1 1 65536; list; forget s1 1"
 	if got := strings.Join(r.asked, "; "); got != want {
 		t.Errorf("asked for %q, want %q", got, want)
 	}

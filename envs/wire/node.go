@@ -267,8 +267,9 @@ type SpaceReply struct {
 	Refuses    string `json:"refuses,omitempty"` // as in NodeState
 }
 
-// RunRequest (POST /run/start, /run/state, /run/stop) is about the runner of the
-// grant's attempt; POST /run/stop-all is about all runners here. Each is
+// RunRequest (POST /run/start, /run/state, /run/stop, /run/logs, /run/forget) is
+// about the runner of the grant's attempt; POST /run/stop-all and /run/list are
+// about all runners here. Each is
 // idempotent: an attempt is started once, one that is not there is stopped.
 type RunRequest struct {
 	Grant  string `json:"grant"`
@@ -277,7 +278,19 @@ type RunRequest struct {
 
 // RunReply answers it.
 type RunReply struct {
-	Running bool `json:"running"`
+	Running bool          `json:"running"`
+	Log     []byte        `json:"log,omitempty"`  // the end of it, at most MaxRunnerLog bytes
+	List    []RunnerState `json:"list,omitempty"` // of /run/list
+}
+
+// MaxRunnerLog is how much of a runner's log is told, in bytes.
+const MaxRunnerLog = 64 << 10
+
+// RunnerState is one runner that a node knows.
+type RunnerState struct {
+	Session    string `json:"session"`
+	Generation int    `json:"generation"`
+	Running    bool   `json:"running"`
 }
 
 // SandboxRequest is the one line of JSON (ended by \n) that opens a sandbox

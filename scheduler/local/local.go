@@ -76,6 +76,9 @@ type ref struct {
 	// Ended is set in the record, and only there, once nothing of it lived: from
 	// then on its numbers may be anybody's.
 	Ended bool `json:"ended,omitempty"`
+	// Forgotten is set there once nobody is to hear of it any more. Its log stays
+	// for who looks at the machine.
+	Forgotten bool `json:"forgotten,omitempty"`
 }
 
 const (

@@ -81,14 +81,14 @@ func Space(ctx context.Context, socket string) (s wire.SpaceReply, err error) {
 	return s, err
 }
 
-// Run asks for what (start, state, stop or stop-all) to be done with the runner
-// of the grant's attempt. Errors as for Restore.
-func Run(ctx context.Context, socket, what, grant, secret string) (running bool, err error) {
-	var r wire.RunReply
+// Run asks for what (start, state, stop, logs or forget) to be done with the
+// runner of the grant's attempt, or with all (stop-all, list). Errors as for
+// Restore.
+func Run(ctx context.Context, socket, what, grant, secret string) (r wire.RunReply, err error) {
 	err = insist(ctx, what+" a runner", func(ctx context.Context) error {
 		return post(ctx, socket, "/run/"+what, wire.RunRequest{Grant: grant, Secret: secret}, &r)
 	})
-	return r.Running, err
+	return r, err
 }
 
 // Quarantine starts a quarantine's sandbox. Errors as for Restore.
