@@ -3,21 +3,29 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/sqlc-dev/pqtype"
 
+	"inspect/envs/spec"
 	"inspect/envs/wire"
 	"inspect/storage"
 )
 
-// maxQueueLook bounds how many queued sessions one look at the queue considers.
-const maxQueueLook = 500
+const (
+	// maxQueueLook bounds how many queued sessions one look at the queue considers.
+	maxQueueLook = 500
+	// lookAhead is how many of those that wait for a slot have their environments
+	// looked after, so that they can start at once when it is their turn.
+	lookAhead = 16
+)
 
 // admit goes through the queue in order and places every session that can have
 // a machine now; each of the others gets a queue reason in words. One
 // transaction at a time does this in the whole installation, so that limits
 // hold whoever calls.
 func (s *Scheduler) admit(ctx context.Context) error {
+	list, away := s.askRoom(ctx)
 	var ended []storage.Session
 	err := s.db.InLockTx(ctx, func(tx *storage.Tx) error {
 		ended = nil // the transaction may be repeated
@@ -40,12 +48,21 @@ func (s *Scheduler) admit(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		use.away = away
+		if s.placer() != nil {
+			if use.rooms, err = roomLeft(ctx, q, list); err != nil {
+				return err
+			}
+		}
 		for _, sess := range queued {
 			if err := s.consider(ctx, tx, sess, nodes, use); err != nil {
 				return err
 			}
 		}
 		ended = use.ended
+		if err := q.SetQueuePositions(ctx, encode(use.waiting)); err != nil {
+			return fmt.Errorf("numbering the queue: %w", err)
+		}
 		return nil
 	})
 	if err != nil {
@@ -57,12 +74,31 @@ func (s *Scheduler) admit(ctx context.Context) error {
 	return nil
 }
 
-// usage counts who holds machines, and who waits for one in front of whom.
+// readmit looks at the queue because somebody in it may be placed now.
+func (s *Scheduler) readmit(ctx context.Context) {
+	if err := s.admit(ctx); err != nil {
+		s.log.Warn("the queue is looked at later than wanted", "error", err)
+	}
+}
+
+// usage counts who holds machines, and who waits for one.
 type usage struct {
-	total        int
-	byRepository map[int64]int
-	waiting      int
-	ended        []storage.Session // not placed, but over
+	total          int
+	byRepository   map[int64]int
+	byOwner        map[string]int // in lower case
+	byInstallation map[int64]int
+	rooms          rooms             // what the nodes have left; nil: the engine has only its own machine
+	away           string            // why that is not known
+	ahead          int               // of those that wait for a slot, whose environments were looked after
+	waiting        []string          // ids, in order
+	ended          []storage.Session // not placed, but over
+}
+
+func (u *usage) add(repository int64, owner string, installation int64, n int) {
+	u.total += n
+	u.byRepository[repository] += n
+	u.byOwner[strings.ToLower(owner)] += n
+	u.byInstallation[installation] += n
 }
 
 func (s *Scheduler) inUse(ctx context.Context, q *storage.Queries) (*usage, error) {
@@ -70,10 +106,9 @@ func (s *Scheduler) inUse(ctx context.Context, q *storage.Queries) (*usage, erro
 	if err != nil {
 		return nil, err
 	}
-	u := &usage{byRepository: map[int64]int{}}
+	u := &usage{byRepository: map[int64]int{}, byOwner: map[string]int{}, byInstallation: map[int64]int{}, waiting: []string{}}
 	for _, r := range rows {
-		u.total += int(r.Active)
-		u.byRepository[r.RepositoryID] = int(r.Active)
+		u.add(r.RepositoryID, r.Owner, r.InstallationID, int(r.Active))
 	}
 	return u, nil
 }
@@ -84,14 +119,45 @@ func (s *Scheduler) consider(ctx context.Context, tx *storage.Tx, sess storage.S
 		return nil // its own look ends it
 	}
 	q := tx.Q()
+	full := ""
+	if use.total >= s.o.Limits.Total {
+		full = "the one slot is taken"
+		if s.o.Limits.Total > 1 {
+			full = fmt.Sprintf("all %d slots are taken", s.o.Limits.Total)
+		}
+		if use.ahead++; use.ahead > lookAhead {
+			return s.wait(ctx, q, sess, full, use)
+		}
+	}
+	if use.away != "" {
+		return s.wait(ctx, q, sess, use.away, use)
+	}
+	repo, err := q.GetRepositoryRow(ctx, sess.RepositoryID)
+	if err != nil {
+		return fmt.Errorf("reading repository %d: %w", sess.RepositoryID, err)
+	}
 	b, err := s.boundSession(ctx, q, sess)
 	if err != nil {
 		return err
 	}
 	r := readiness{end: denied(b.Denied)}
 	if b.Denied == "" {
-		if r, err = s.prepare(ctx, q, sess, nodes, b.Tier); err != nil {
+		if r, err = s.prepare(ctx, q, sess, nodes, b, use.rooms); err != nil {
 			return err
+		}
+	}
+	if r.end == nil && (r.wait == "" || r.roomOn != "") {
+		if full == "" {
+			full, err = s.limited(ctx, q, sess, repo, b.Spec.Limits, use)
+			if err != nil {
+				return err
+			}
+		}
+		switch {
+		case full != "":
+			r.wait = full
+		case r.roomOn != "": // those behind it do not get the room that it waits for
+			use.rooms.take(r.roomOn, needOf(b.Spec.Limits))
 		}
 	}
 	if r.end != nil || r.wait == "" {
@@ -112,22 +178,16 @@ func (s *Scheduler) consider(ctx context.Context, tx *storage.Tx, sess storage.S
 		use.ended = append(use.ended, after)
 		return s.InsertReconcile(ctx, tx, sess.ID)
 	}
-	if r.wait == "" {
-		r.wait = s.full(sess.RepositoryID, b.Spec.Limits.Concurrent, use)
-	}
 	if r.note != "" {
 		if err := s.note(ctx, q, sess.ID, r.note); err != nil {
 			return err
 		}
 	}
 	if r.wait != "" {
-		if sess.QueueReason != r.wait {
-			return q.SetQueueReason(ctx, storage.SetQueueReasonParams{ID: sess.ID, QueueReason: clip(r.wait, 500)})
-		}
-		return nil
+		return s.wait(ctx, q, sess, r.wait, use)
 	}
-	use.total++
-	use.byRepository[sess.RepositoryID]++
+	use.add(repo.ID, repo.Owner, sess.InstallationID, 1)
+	use.rooms.take(r.node, needOf(b.Spec.Limits))
 	if err := tighten(ctx, q, &sess, b.Spec); err != nil {
 		return err
 	}
@@ -135,6 +195,17 @@ func (s *Scheduler) consider(ctx context.Context, tx *storage.Tx, sess storage.S
 		return err
 	}
 	return s.InsertReconcile(ctx, tx, sess.ID)
+}
+
+// wait has a session keep its place in the queue for a reason in words.
+func (s *Scheduler) wait(ctx context.Context, q *storage.Queries, sess storage.Session, reason string, use *usage) error {
+	use.waiting = append(use.waiting, sess.ID)
+	if reason = clip(reason, 500); sess.QueueReason == reason {
+		return nil
+	}
+	return q.SetQueueReason(ctx, storage.SetQueueReasonParams{
+		ID: sess.ID, Version: sess.Version, QueueReason: reason, SameKind: sameKind(sess.QueueReason, reason), Now: s.clock.Now(),
+	})
 }
 
 // note writes words for people into a session's record.
@@ -150,26 +221,39 @@ func (s *Scheduler) note(ctx context.Context, q *storage.Queries, id, words stri
 	return appendEvents(ctx, q, &row, e)
 }
 
-// full says which limit keeps a session of a repository waiting, or nothing.
-func (s *Scheduler) full(repositoryID int64, perRepository int, use *usage) string {
-	if l := s.o.Limits.PerRepository; l > 0 && (perRepository <= 0 || l < perRepository) {
-		perRepository = l
+// limited says which limit keeps a session waiting, or nothing.
+func (s *Scheduler) limited(ctx context.Context, q *storage.Queries, sess storage.Session, repo storage.Repository, l spec.Limits, use *usage) (string, error) {
+	name := repo.Owner + "/" + repo.Name
+	own := l.Concurrent
+	if most := s.o.Limits.PerRepository; most > 0 && (own <= 0 || most < own) {
+		own = most
 	}
-	mine := use.byRepository[repositoryID]
-	if perRepository > 0 && mine >= perRepository {
-		return fmt.Sprintf("waiting for another session of this repository to end (%d of %d run)", mine, perRepository)
-	}
-	if use.total >= s.o.Limits.Total {
-		words := fmt.Sprintf("waiting for a free machine (%d of %d sessions run", use.total, s.o.Limits.Total)
-		switch use.waiting++; use.waiting {
-		case 1:
-			words += "; this one is next)"
-		default:
-			words += fmt.Sprintf("; %d are ahead of this one)", use.waiting-1)
+	for _, limit := range []struct {
+		most, active int
+		of           string
+	}{
+		{own, use.byRepository[repo.ID], name},
+		{s.o.Limits.PerOwner, use.byOwner[strings.ToLower(repo.Owner)], repo.Owner},
+		{s.o.Limits.PerInstallation, use.byInstallation[sess.InstallationID], fmt.Sprintf("installation %d", sess.InstallationID)},
+	} {
+		if limit.most > 0 && limit.active >= limit.most {
+			return fmt.Sprintf("limit %d of %s reached", limit.most, limit.of), nil
 		}
-		return words
 	}
-	return ""
+	if l.OpenPullRequests == 0 {
+		return "", nil
+	}
+	open, err := q.OpenPullRequests(ctx, repo.ID)
+	if err != nil {
+		return "", fmt.Errorf("counting the open pull requests of repository %d: %w", repo.ID, err)
+	}
+	if int(open) < l.OpenPullRequests {
+		return "", nil
+	}
+	if open == 1 {
+		return "1 pull request of " + name + " awaits review", nil
+	}
+	return fmt.Sprintf("%d pull requests of %s await review", open, name), nil
 }
 
 // place writes a new attempt, with its deadline, before any engine is asked.
@@ -177,14 +261,14 @@ func (s *Scheduler) place(ctx context.Context, tx *storage.Tx, sess storage.Sess
 	now := s.clock.Now()
 	timeout, verify := s.workTimes(sess)
 	generation := sess.Generation + 1
-	workDeadline := now.Add(s.times.Place + s.times.Restore + timeout)
+	workDeadline, deadline := s.attemptTimes(now, timeout, verify)
 	_, err := s.applyLocked(ctx, tx, sess, change{
 		to: Placing,
 		with: func(q *storage.Queries, row *storage.Session) error {
 			if err := q.InsertAttempt(ctx, storage.InsertAttemptParams{
 				SessionID: row.ID, Generation: generation, Engine: s.o.Engine.Name(), Node: r.node, SnapshotID: r.snapshot,
 				SecretHash: hashOf(s.runnerSecret(row.ID, generation)), StartedAt: now,
-				WorkDeadline: workDeadline, Deadline: workDeadline.Add(verify + 2*s.times.WorkMargin),
+				WorkDeadline: workDeadline, Deadline: deadline,
 				Taken: pqtype.NullRawMessage{RawMessage: encode(r.taken), Valid: true},
 				Fork:  pqtype.NullRawMessage{RawMessage: encode(r.fork), Valid: r.fork != nil},
 			}); err != nil {

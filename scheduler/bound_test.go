@@ -45,7 +45,7 @@ func TestBoundAgainWhenPlaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.want(first.ID, Placing, "")
-	if got := w.want(second.ID, Queued, ""); !strings.Contains(got.QueueReason, "1 of 1 run") {
+	if got := w.want(second.ID, Queued, ""); !strings.Contains(got.QueueReason, "limit 1 of octocat/hello reached") {
 		t.Errorf("the second waits for %q", got.QueueReason)
 	}
 	tight = false

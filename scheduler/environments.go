@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -70,8 +71,16 @@ func environmentSpec(env storage.Environment) (spec.Spec, error) {
 }
 
 func (s *Scheduler) addWork(ctx context.Context, q *storage.Queries, node, kind, key string, w wire.Work) error {
+	return s.addWorkAfter(ctx, q, node, kind, key, w, 0)
+}
+
+// addWorkAfter is addWork for what is not to be begun yet.
+func (s *Scheduler) addWorkAfter(ctx context.Context, q *storage.Queries, node, kind, key string, w wire.Work, after time.Duration) error {
 	w.Kind = kind
-	err := q.InsertWork(ctx, storage.InsertWorkParams{Node: node, Kind: kind, Key: key, Data: encode(w), CreatedAt: s.clock.Now()})
+	now := s.clock.Now()
+	err := q.InsertWork(ctx, storage.InsertWorkParams{
+		Node: node, Kind: kind, Key: key, Data: encode(w), CreatedAt: now, NotBefore: sql.NullTime{Time: now.Add(after), Valid: after > 0},
+	})
 	if err != nil {
 		return fmt.Errorf("giving node %s its work: %w", node, err)
 	}
@@ -141,20 +150,28 @@ type readiness struct {
 	taken    Taken      // that snapshot
 	fork     *wire.Fork // what the clone for work is made of in its place
 	wait     string     // queue reason, if there is none yet
+	roomOn   string     // the node whose room it waits for, if it lacks nothing else
 	note     string     // for the session's record, with wait
 	end      *change    // if there never will be one
 }
 
 // prepare finds out what a queued session could run on, and asks nodes for
-// what is missing. Its sandboxes must be at least of a tier; "" is any.
-func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storage.Session, all []storage.Node, least string) (readiness, error) {
+// what is missing. It runs as it is bound now, where there is room.
+func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storage.Session, all []storage.Node, b Bound, left rooms) (readiness, error) {
 	sp, err := sessionSpec(sess)
 	if err != nil {
 		return readiness{}, err
 	}
-	nodes, weak := suited(all, least)
-	if weak != "" {
-		return readiness{wait: weak}, nil
+	need := needOf(b.Spec.Limits)
+	nodes, wait := suited(all, b.Tier, sp)
+	if wait == "" {
+		nodes, wait = left.open(nodes)
+	}
+	if wait == "" {
+		nodes, wait = left.fit(nodes, need)
+	}
+	if wait != "" {
+		return readiness{wait: wait}, nil
 	}
 	unfit := map[string]bool{}
 	for _, n := range all {
@@ -174,12 +191,31 @@ func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storag
 	if err != nil {
 		return readiness{}, fmt.Errorf("looking for snapshots of %s: %w", sess.EnvironmentID, err)
 	}
+	gone, err := missed(ctx, q, sess)
+	if err != nil {
+		return readiness{}, err
+	}
+	snaps = slices.DeleteFunc(snaps, func(sn storage.Snapshot) bool { return sn.State == snapshotReady && gone[sn.ID] })
 	found, end, err := s.survey(ctx, q, sess, snaps, byName, unfit)
 	if err != nil || end != nil {
 		return readiness{end: end}, err
 	}
 	if len(found.ready) > 0 {
+		for i := range found.ready {
+			found.ready[i].room = left.memoryLeft(found.ready[i].node)
+		}
 		c := choose(found.ready, sp.Refresh, found.coming)
+		if c.kind == chooseUse {
+			roomy := slices.DeleteFunc(slices.Clone(found.ready), func(c candidate) bool { return !left.has(c.node, need) })
+			if len(roomy) == 0 {
+				return s.roomless(ctx, q, sess, nodes, found, c, left, need)
+			}
+			if d := choose(roomy, sp.Refresh, found.coming); d.kind == chooseUse {
+				found.ready, c = roomy, d
+			} else {
+				return s.roomless(ctx, q, sess, nodes, found, c, left, need)
+			}
+		}
 		// The other clone, for verification, is to be where the work's is.
 		there, from, err := s.forkable(ctx, q, sess, byName)
 		if err != nil {
@@ -234,6 +270,27 @@ func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storag
 		return readiness{}, err
 	}
 	return readiness{wait: "building the snapshot"}, nil
+}
+
+// roomless has a session wait for room on the node of a choice. Another node
+// that has room is asked to prepare what is missing there.
+func (s *Scheduler) roomless(ctx context.Context, q *storage.Queries, sess storage.Session, nodes []storage.Node, f found, c choice, left rooms, need share) (readiness, error) {
+	r := readiness{wait: "no node has " + need.words() + " free now", roomOn: c.of.node}
+	other := slices.DeleteFunc(slices.Clone(nodes), func(n storage.Node) bool {
+		return !s.alive(n) || !left.has(n.Name, need) || slices.ContainsFunc(f.ready, func(c candidate) bool { return c.node == n.Name })
+	})
+	if len(other) == 0 || f.coming.next || f.coming.own {
+		return r, nil
+	}
+	env, err := q.LockEnvironment(ctx, sess.EnvironmentID)
+	if err != nil {
+		return r, fmt.Errorf("reading environment %s: %w", sess.EnvironmentID, err)
+	}
+	repo, err := q.GetRepositoryRow(ctx, sess.RepositoryID)
+	if err != nil {
+		return r, fmt.Errorf("reading repository %d: %w", sess.RepositoryID, err)
+	}
+	return r, s.refresh(ctx, q, env, other, repo.DefaultBranch, c.of.commit)
 }
 
 // found is what there is of an environment for a session.

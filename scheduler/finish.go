@@ -95,11 +95,10 @@ func (s *Scheduler) finish(ctx context.Context, sess storage.Session, a storage.
 	}
 	v := judge(o, sp)
 	if v.to == "" {
-		words := strings.TrimRight(v.words, ". ")
-		if v.reason != "" {
-			words += " (" + v.reason + ")"
+		if v.reason == ReasonSnapshotMissing {
+			return s.missing(ctx, sess, a, outcomeWords(v))
 		}
-		return s.tryAgain(ctx, sess, words)
+		return s.tryAgain(ctx, sess, outcomeWords(v))
 	}
 	_, err = s.apply(ctx, sess, change{
 		to: v.to, reason: v.reason, words: v.words, endWords: "its outcome was " + o.Kind,

@@ -19,6 +19,7 @@ type candidate struct {
 	exact                  bool          // its commit is the session's
 	cold                   bool          // it was prepared for sessions of its commit alone
 	newest                 time.Duration // since its commit was last seen at the head of the default branch
+	room                   int64         // bytes of memory left on its node; 0: not known
 	drift                  *wire.Drift   // to the session's commit; nil: not known
 }
 
@@ -54,7 +55,8 @@ const (
 func choose(list []candidate, r spec.Refresh, in coming) choice {
 	list = slices.Clone(list)
 	slices.SortStableFunc(list, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(rankOf(a), rankOf(b)), cmp.Compare(commits(a), commits(b)), cmp.Compare(a.newest, b.newest))
+		return cmp.Or(cmp.Compare(rankOf(a), rankOf(b)), cmp.Compare(commits(a), commits(b)),
+			cmp.Compare(len(staleness(a, r)), len(staleness(b, r))), cmp.Compare(b.room, a.room), cmp.Compare(a.newest, b.newest))
 	})
 	best := list[0]
 	if best.exact {

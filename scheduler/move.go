@@ -27,6 +27,8 @@ type change struct {
 	endWords string
 	// with runs in the same transaction before the state is written.
 	with func(q *storage.Queries, sess *storage.Session) error
+	// waitsOn: its wait for a machine goes on; the queue timeout does not begin anew.
+	waitsOn bool
 }
 
 // deadlineOf is when a session that enters a state now has been in it too long.
@@ -83,9 +85,7 @@ func (s *Scheduler) apply(ctx context.Context, sess storage.Session, c change) (
 		s.logEnd("a session has ended", after)
 	}
 	if err == nil && OnMachine(sess.State) && !OnMachine(c.to) {
-		if err := s.admit(ctx); err != nil {
-			s.log.Warn("the queue is looked at later than wanted", "error", err)
-		}
+		s.readmit(ctx)
 	}
 	return after, err
 }
@@ -123,6 +123,9 @@ func (s *Scheduler) applyLocked(ctx context.Context, tx *storage.Tx, row storage
 		}
 	}
 	deadline := s.deadlineOf(row, c.to, now)
+	if c.waitsOn {
+		deadline = s.queueEnd(row)
+	}
 	if err := s.keepScene(ctx, q, row, c.to, deadline); err != nil {
 		return row, err
 	}
@@ -145,6 +148,7 @@ func (s *Scheduler) applyLocked(ctx context.Context, tx *storage.Tx, row storage
 	p := storage.SetSessionStateParams{
 		ID: row.ID, Version: row.Version, State: c.to, Reason: clip(c.reason, 100), Words: clip(c.words, maxWords),
 		QueueReason: clip(c.queueReason, 500), Now: now, Deadline: deadline, NextCheckAt: now,
+		WaitsAnew: c.to == Queued && !c.waitsOn,
 	}
 	if c.to == Placing {
 		p.StartedAt = sql.NullTime{Time: now, Valid: true}

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -85,9 +86,7 @@ func (s *Scheduler) NodeState(ctx context.Context, node string, st wire.NodeStat
 	}
 	if !s.alive(before) {
 		// Sessions may have waited for this node.
-		if err := s.admit(ctx); err != nil {
-			s.log.Warn("the queue is looked at later than wanted", "error", err)
-		}
+		s.readmit(ctx)
 	}
 	return nil
 }
@@ -116,7 +115,7 @@ func (s *Scheduler) NextWork(ctx context.Context, node string) (*wire.Work, erro
 	var work *wire.Work
 	err := s.poll(ctx, "node:"+node, func(ctx context.Context) (bool, error) {
 		now := s.clock.Now()
-		row, err := s.db.Q().TakeWork(ctx, storage.TakeWorkParams{Node: node, Now: now, LeaseUntil: now.Add(s.times.Lease)})
+		row, err := s.takeWork(ctx, node, now)
 		if storage.IsMissing(err) {
 			return false, nil
 		}
@@ -146,6 +145,36 @@ func (s *Scheduler) NextWork(ctx context.Context, node string) (*wire.Work, erro
 		return true, nil
 	})
 	return work, s.unavailable(ctx, err)
+}
+
+// refreshesPerNode is how many snapshots one node prepares at once.
+const refreshesPerNode = 2
+
+// takeWork leases the next thing to a node. Refreshes are handed out only as
+// long as there are not too many, and not to a node that takes nothing new.
+func (s *Scheduler) takeWork(ctx context.Context, node string, now time.Time) (row storage.NodeWork, err error) {
+	p := storage.TakeWorkParams{Node: node, Now: now, LeaseUntil: now.Add(s.times.Lease)}
+	row, err = s.db.Q().TakeWork(ctx, p)
+	if !storage.IsMissing(err) || s.shut(node) {
+		return row, err
+	}
+	p.Refresh = true
+	err = s.db.InLockTx(ctx, func(tx *storage.Tx) error {
+		q := tx.Q()
+		if err := q.LockRefreshes(ctx); err != nil {
+			return err
+		}
+		on, err := q.RefreshesGoingOn(ctx, storage.RefreshesGoingOnParams{Node: node, Now: now})
+		if err != nil {
+			return err
+		}
+		if on.Draining || int(on.Everywhere) >= s.o.MaxRefreshes || on.Here >= refreshesPerNode {
+			return sql.ErrNoRows
+		}
+		row, err = q.TakeWork(ctx, p)
+		return err
+	})
+	return row, err
 }
 
 // bindRefresh has what binds a repository now count for a preparation that was
@@ -230,9 +259,7 @@ func (s *Scheduler) withWork(ctx context.Context, node string, id int64, fn func
 	if repository != 0 && !s.inHand(ctx, repository) {
 		s.o.Effects.GitTokenDone(ctx, repository)
 	}
-	if err := s.admit(ctx); err != nil {
-		s.log.Warn("the queue is looked at later than wanted", "error", err)
-	}
+	s.readmit(ctx)
 	return nil
 }
 

@@ -215,7 +215,7 @@ func TestQueueReasonsAreInWords(t *testing.T) {
 	w.prepare(s)
 	w.want(sess.ID, Placing, "")
 	concurrent := func(n *NewSession) { n.Spec.Limits.Concurrent = 1 }
-	if got := reason(w.create(s, concurrent).ID); got != "waiting for another session of this repository to end (1 of 1 run)" {
+	if got := reason(w.create(s, concurrent).ID); got != "limit 1 of octocat/hello reached" {
 		t.Fatalf("queue reason %q", got)
 	}
 	other := func(n *NewSession) { n.RepositoryID = 43; n.Spec.Limits.Concurrent = 1 }
@@ -223,12 +223,12 @@ func TestQueueReasonsAreInWords(t *testing.T) {
 	w.prepare(s)
 	w.want(o.ID, Placing, "")
 	third := w.create(s, func(n *NewSession) { n.Spec.Limits.Concurrent = 9 })
-	if got := reason(third.ID); got != "waiting for a free machine (2 of 2 sessions run; this one is next)" {
+	if got := reason(third.ID); got != "all 2 slots are taken" {
 		t.Fatalf("queue reason %q", got)
 	}
 	fourth := w.create(s, func(n *NewSession) { n.Spec.Limits.Concurrent = 9 })
-	if got := reason(fourth.ID); !strings.HasSuffix(got, "1 are ahead of this one)") {
-		t.Fatalf("queue reason %q", got)
+	if got := reason(fourth.ID); got != "all 2 slots are taken" || w.get(fourth.ID).QueuePosition != 3 || w.get(third.ID).QueuePosition != 2 {
+		t.Fatalf("queue reason %q at %d", got, w.get(fourth.ID).QueuePosition)
 	}
 	w.clock.Advance(46 * time.Second)
 	if got := reason(third.ID); got != "waiting for node n1, which has or builds the snapshot and is not connected" {

@@ -12,7 +12,7 @@ import (
 const (
 	ReasonQueueTimeout      = "queue_timeout"      // no machine became free in time
 	ReasonSnapshotRefused   = "snapshot_refused"   // the environment could not be prepared
-	ReasonSnapshotMissing   = "snapshot_missing"   // no node prepared it in time
+	ReasonSnapshotMissing   = "snapshot_missing"   // the nodes it was placed on did not have it
 	ReasonSync              = "sync"               // the base commit could not be fetched
 	ReasonStopped           = "stopped"            // a person asked for it
 	ReasonDenied            = "denied"             // the operator's policy allows it no more

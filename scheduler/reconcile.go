@@ -142,6 +142,9 @@ func (s *Scheduler) stepAttempt(ctx context.Context, sess storage.Session) error
 	if !a.EngineRef.Valid {
 		return s.start(ctx, sess, a)
 	}
+	if err := s.waits(ctx, sess, a); err != nil {
+		return err
+	}
 	// A runner that speaks is there; the engine is asked when it is silent or new.
 	silent := !a.HeartbeatAt.Valid || s.clock.Now().Sub(a.HeartbeatAt.Time) > s.times.Heartbeat
 	state, err := s.o.Engine.State(ctx, a.EngineRef.RawMessage)
@@ -176,10 +179,27 @@ func (s *Scheduler) attempt(ctx context.Context, sess storage.Session) (storage.
 // start asks the engine to run an attempt whose row and deadline are written.
 // The secret is derived, so that a repetition after a crash finds the same.
 func (s *Scheduler) start(ctx context.Context, sess storage.Session, a storage.Attempt) error {
+	sp, err := sessionSpec(sess)
+	if err != nil {
+		return err
+	}
+	repo, err := s.db.Q().GetRepositoryRow(ctx, sess.RepositoryID)
+	if err != nil {
+		return fmt.Errorf("reading repository %d: %w", sess.RepositoryID, err)
+	}
+	var taken Taken
+	if err := json.Unmarshal(a.Taken.RawMessage, &taken); err != nil {
+		return fmt.Errorf("reading what attempt %d of session %s was placed for: %w", a.Generation, sess.ID, err)
+	}
 	ref, err := s.o.Engine.Start(ctx, Attempt{
 		Session: sess.ID, Generation: int(a.Generation), Node: a.Node,
+		Repository: repo.Owner + "/" + repo.Name, Environment: sess.EnvironmentID, Commit: taken.Commit,
+		CPU: sp.Limits.CPU, Memory: sp.Limits.MemoryBytes, Priority: int(sess.Priority), Deadline: a.Deadline,
 		Secret: s.runnerSecret(sess.ID, a.Generation),
 	})
+	if err != nil && s.placer() != nil {
+		return s.notStarted(ctx, sess, err)
+	}
 	if err != nil {
 		return s.tryLater(ctx, sess, fmt.Errorf("starting attempt %d of session %s: %w", a.Generation, sess.ID, err), 30*time.Second)
 	}
@@ -188,6 +208,11 @@ func (s *Scheduler) start(ctx context.Context, sess storage.Session, a storage.A
 		EngineRef: pqtype.NullRawMessage{RawMessage: ref, Valid: true},
 	}); err != nil {
 		return fmt.Errorf("storing what attempt %d of session %s runs as: %w", a.Generation, sess.ID, err)
+	}
+	if s.placer() != nil { // it may have waited for the engine
+		if err := s.hold(ctx, sess, "", Wait{}, false, s.clock.Now().Add(s.times.Check)); err != nil {
+			return err
+		}
 	}
 	return s.later(s.times.Check)
 }
@@ -211,7 +236,10 @@ func (s *Scheduler) tryAgain(ctx context.Context, sess storage.Session, words st
 	if err := s.stopAttempt(ctx, sess); err != nil {
 		return s.tryLater(ctx, sess, err, 30*time.Second)
 	}
-	tried := sess.Generation - sess.Rewound
+	tried, err := s.tried(ctx, sess)
+	if err != nil {
+		return err
+	}
 	if tried >= MaxAttempts {
 		_, err := s.apply(ctx, sess, change{
 			to: Infrastructure, reason: ReasonAttemptsExhausted, endWords: words,
@@ -219,7 +247,7 @@ func (s *Scheduler) tryAgain(ctx context.Context, sess storage.Session, words st
 		})
 		return err
 	}
-	_, err := s.apply(ctx, sess, change{
+	_, err = s.apply(ctx, sess, change{
 		to: Queued, move: NewAttempt, endWords: words,
 		queueReason: fmt.Sprintf("attempt %d of %d follows: %s", tried+1, MaxAttempts, words),
 	})
@@ -256,9 +284,16 @@ func (s *Scheduler) stepDeadline(ctx context.Context, sess storage.Session) erro
 	var c change
 	switch sess.State {
 	case Queued:
-		c = change{to: TimedOut, reason: ReasonQueueTimeout, words: "The session waited too long in the queue: " + sess.QueueReason + "."}
+		c = s.queueTimeout(sess)
 	case Placing:
-		return s.tryAgain(ctx, sess, "the runner did not start in time")
+		late, err := s.latePlacing(ctx, sess)
+		if err != nil {
+			return err
+		}
+		if late == nil {
+			return s.tryAgain(ctx, sess, "the runner did not start in time")
+		}
+		c = *late
 	case Restoring:
 		return s.tryAgain(ctx, sess, "the environment was not restored in time")
 	case Working, Verifying:

@@ -32,8 +32,9 @@ const (
 // wanted is a refresh of an environment that somebody wants.
 type wanted struct {
 	branch, commit string
-	afresh         bool // made from nothing, and even if nothing has changed
-	asked          bool // by a person: a commit that failed is tried again at once
+	afresh         bool          // made from nothing, and even if nothing has changed
+	asked          bool          // by a person or a session: a commit that failed is tried again at once
+	after          time.Duration // from now, before it is begun
 }
 
 // refresh asks a node to prepare an environment that no node has. With no node
@@ -46,6 +47,10 @@ func (s *Scheduler) refresh(ctx context.Context, q *storage.Queries, env storage
 	}
 	return s.want(ctx, q, env, sp, s.preferred(nodes).Name, wanted{branch: branch, commit: commit, asked: true})
 }
+
+// refreshSpread lies between the beginnings of the refresh of one environment on
+// two nodes.
+const refreshSpread = 20 * time.Second
 
 // refreshAll has an environment refreshed wherever it is, or on one node if it
 // is nowhere. The caller holds the environment's row.
@@ -71,8 +76,13 @@ func (s *Scheduler) refreshAll(ctx context.Context, q *storage.Queries, env stor
 	if len(has) == 0 { // a node that is not connected yet does it when it is
 		return s.want(ctx, q, env, sp, s.preferred(nodes).Name, w)
 	}
+	var at int
 	for _, n := range nodes {
 		if has[n.Name] && s.alive(n) {
+			// One after the other, so that their disks and what they fetch from is not
+			// asked by all at once.
+			w.after = time.Duration(at) * min(refreshSpread, sp.Refresh.Every/time.Duration(2*len(nodes)))
+			at++
 			if err := s.want(ctx, q, env, sp, n.Name, w); err != nil {
 				return err
 			}
@@ -90,8 +100,8 @@ func (s *Scheduler) refreshable(ctx context.Context, q *storage.Queries, env sto
 	}
 	sp := b.Spec
 	sp.Verify = nil // is no part of it
-	nodes, _ := suited(all, b.Tier)
-	return sp, slices.DeleteFunc(nodes, func(n storage.Node) bool { return stateOf(n).Refuses != "" }), nil
+	nodes, _ := suited(all, b.Tier, sp)
+	return sp, slices.DeleteFunc(nodes, func(n storage.Node) bool { return stateOf(n).Refuses != "" || n.Draining || s.shut(n.Name) }), nil
 }
 
 // want has an environment refreshed to a commit on a node, now or after the
@@ -202,7 +212,7 @@ func (s *Scheduler) begin(ctx context.Context, q *storage.Queries, env storage.E
 		Services: wireServices(sp.Services), Load: wireSteps(sp.Data.Load), Egress: sp.Egress, Internal: s.o.EgressInternal, Inject: wireInject(sp.Inject),
 		Limits: wireLimits(sp.Limits), Timeout: s.times.Refresh,
 	}
-	return s.addWork(ctx, q, node, wire.WorkRefresh, refreshKey(snap.ID), wire.Work{Refresh: &work})
+	return s.addWorkAfter(ctx, q, node, wire.WorkRefresh, refreshKey(snap.ID), wire.Work{Refresh: &work}, w.after)
 }
 
 // refreshFailed takes the failure of a refresh: what was current stays so.

@@ -34,7 +34,10 @@ type Options struct {
 	Log     *slog.Logger // zero: silent
 
 	Limits Limits
-	Times  Times // zero fields: the defaults written there
+	// MaxRefreshes is how many snapshots are prepared at once on all nodes
+	// together; zero: 4.
+	MaxRefreshes int
+	Times        Times // zero fields: the defaults written there
 
 	// GrantKey signs grants for node daemons. Runner tokens and one-time secrets
 	// are derived from it, so it must be the same after a restart.
@@ -100,6 +103,10 @@ type Bound struct {
 type Limits struct {
 	Total         int // zero: 4
 	PerRepository int // zero: no limit but Total and the repository's own
+	// PerOwner and PerInstallation bound the sessions of all repositories of one
+	// account, and of one installation of the App; zero: no limit but Total.
+	PerOwner        int
+	PerInstallation int
 }
 
 // Times are how long things may take before somebody looks or gives up.
@@ -151,6 +158,7 @@ type Scheduler struct {
 	locks  *locks
 	rates  rates
 	wakes  wakes
+	asked  asked
 }
 
 // New returns a scheduler; Run starts it.
@@ -168,6 +176,7 @@ func New(o Options) (*Scheduler, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.Limits.Total = cmp.Or(o.Limits.Total, 4)
+	o.MaxRefreshes = cmp.Or(o.MaxRefreshes, 4)
 	o.AuthorName = cmp.Or(o.AuthorName, "Inspect")
 	o.AuthorEmail = cmp.Or(o.AuthorEmail, "inspect@localhost")
 	if o.CloneURL == nil {

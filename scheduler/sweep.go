@@ -37,7 +37,7 @@ const (
 // environments that lost their snapshot to a changed secret, and repositories
 // whose snapshots may be old. Run does it once a second.
 func (s *Scheduler) Sweep(ctx context.Context) error {
-	return errors.Join(s.sweepSessions(ctx), s.sweepDeliveries(ctx), s.sweepAttempts(ctx), s.sweepRenewals(ctx), s.sweepLooks(ctx), s.sweepCold(ctx))
+	return errors.Join(s.sweepSessions(ctx), s.sweepDeliveries(ctx), s.sweepAttempts(ctx), s.sweepQueue(ctx), s.sweepRenewals(ctx), s.sweepLooks(ctx), s.sweepCold(ctx))
 }
 
 func (s *Scheduler) sweepSessions(ctx context.Context) error {
@@ -57,6 +57,16 @@ func (s *Scheduler) sweepSessions(ctx context.Context) error {
 		return fmt.Errorf("sweeping sessions: %w", err)
 	}
 	return nil
+}
+
+// sweepQueue has the queue looked at while a slot is free and somebody waits:
+// what kept them waiting may be gone without anybody having told us.
+func (s *Scheduler) sweepQueue(ctx context.Context) error {
+	waited, err := s.db.Q().SlotsWaitedFor(ctx, int64(s.o.Limits.Total))
+	if err != nil || !waited {
+		return err
+	}
+	return s.admit(ctx)
 }
 
 func (s *Scheduler) sweepDeliveries(ctx context.Context) error {

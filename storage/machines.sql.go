@@ -294,6 +294,16 @@ func (q *Queries) LockEnvironment(ctx context.Context, id string) (Environment, 
 	return i, err
 }
 
+const lockRefreshes = `-- name: LockRefreshes :exec
+SELECT pg_advisory_xact_lock(5284718520010002)
+`
+
+// One transaction at a time hands a refresh out.
+func (q *Queries) LockRefreshes(ctx context.Context) error {
+	_, err := q.db.ExecContext(ctx, lockRefreshes)
+	return err
+}
+
 const lockSnapshot = `-- name: LockSnapshot :one
 SELECT id, environment_id, node, generation, commit_sha, config_digest, state, is_current, store, bytes, phases, error, created_at, published_at, secrets, renew, from_id, depth, cold, newest_at FROM snapshots WHERE id = $1 FOR UPDATE
 `
@@ -393,6 +403,17 @@ func (q *Queries) NodeByToken(ctx context.Context, tokenHash []byte) (string, er
 	var name string
 	err := row.Scan(&name)
 	return name, err
+}
+
+const nodeRunning = `-- name: NodeRunning :one
+SELECT count(*)::integer FROM attempts WHERE node = $1 AND ended_at IS NULL
+`
+
+func (q *Queries) NodeRunning(ctx context.Context, node string) (int32, error) {
+	row := q.db.QueryRowContext(ctx, nodeRunning, node)
+	var column_1 int32
+	err := row.Scan(&column_1)
+	return column_1, err
 }
 
 const nodeSnapshots = `-- name: NodeSnapshots :many
@@ -508,6 +529,32 @@ func (q *Queries) PublishSnapshot(ctx context.Context, arg PublishSnapshotParams
 		arg.ID,
 	)
 	return err
+}
+
+const refreshesGoingOn = `-- name: RefreshesGoingOn :one
+SELECT (SELECT count(*) FROM node_work w WHERE w.kind = 'refresh' AND w.state = 'taken' AND w.lease_until >= $1::timestamptz)::integer AS everywhere,
+  (SELECT count(*) FROM node_work w WHERE w.kind = 'refresh' AND w.state = 'taken' AND w.lease_until >= $1::timestamptz AND w.node = n.name)::integer AS here,
+  n.draining
+FROM nodes n WHERE n.name = $2
+`
+
+type RefreshesGoingOnParams struct {
+	Now  time.Time
+	Node string
+}
+
+type RefreshesGoingOnRow struct {
+	Everywhere int32
+	Here       int32
+	Draining   bool
+}
+
+// On all nodes, and on one that may be draining.
+func (q *Queries) RefreshesGoingOn(ctx context.Context, arg RefreshesGoingOnParams) (RefreshesGoingOnRow, error) {
+	row := q.db.QueryRowContext(ctx, refreshesGoingOn, arg.Now, arg.Node)
+	var i RefreshesGoingOnRow
+	err := row.Scan(&i.Everywhere, &i.Here, &i.Draining)
+	return i, err
 }
 
 const releaseWork = `-- name: ReleaseWork :exec
@@ -682,6 +729,23 @@ func (q *Queries) SetHeartbeat(ctx context.Context, arg SetHeartbeatParams) erro
 	return err
 }
 
+const setNodeDraining = `-- name: SetNodeDraining :execrows
+UPDATE nodes SET draining = $1 WHERE name = $2
+`
+
+type SetNodeDrainingParams struct {
+	Draining bool
+	Name     string
+}
+
+func (q *Queries) SetNodeDraining(ctx context.Context, arg SetNodeDrainingParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, setNodeDraining, arg.Draining, arg.Name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const setNodeState = `-- name: SetNodeState :exec
 UPDATE nodes SET state = $2, seen_at = $3::timestamptz WHERE name = $1
 `
@@ -701,8 +765,8 @@ const takeWork = `-- name: TakeWork :one
 UPDATE node_work SET state = 'taken', lease_until = $1::timestamptz, attempts = attempts + 1
 WHERE id = (
   SELECT w.id FROM node_work w
-  WHERE w.node = $2 AND (w.state = 'pending' OR (w.state = 'taken' AND w.lease_until < $3::timestamptz))
-    AND (w.lease_until IS NULL OR w.lease_until < $3::timestamptz)
+  WHERE w.node = $2 AND (w.kind = 'refresh') = $3::boolean AND (w.state = 'pending' OR (w.state = 'taken' AND w.lease_until < $4::timestamptz))
+    AND (w.lease_until IS NULL OR w.lease_until < $4::timestamptz)
   ORDER BY w.id LIMIT 1 FOR UPDATE SKIP LOCKED
 )
 RETURNING id, node, kind, key, data, state, words, attempts, lease_until, created_at, done_at, drift
@@ -711,11 +775,17 @@ RETURNING id, node, kind, key, data, state, words, attempts, lease_until, create
 type TakeWorkParams struct {
 	LeaseUntil time.Time
 	Node       string
+	Refresh    bool
 	Now        time.Time
 }
 
 func (q *Queries) TakeWork(ctx context.Context, arg TakeWorkParams) (NodeWork, error) {
-	row := q.db.QueryRowContext(ctx, takeWork, arg.LeaseUntil, arg.Node, arg.Now)
+	row := q.db.QueryRowContext(ctx, takeWork,
+		arg.LeaseUntil,
+		arg.Node,
+		arg.Refresh,
+		arg.Now,
+	)
 	var i NodeWork
 	err := row.Scan(
 		&i.ID,

@@ -145,6 +145,7 @@ type Attempt struct {
 	StoppedAt        sql.NullTime
 	KeepUntil        sql.NullTime
 	Allocation       string
+	Hopeless         bool
 }
 
 type Branch struct {
@@ -416,6 +417,8 @@ type Session struct {
 	Rewound         int32
 	QueueAt         sql.NullTime
 	QueuePosition   int32
+	WaitingSince    time.Time
+	PullClosedAt    sql.NullTime
 }
 
 type Snapshot struct {

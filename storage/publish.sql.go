@@ -452,7 +452,7 @@ func (q *Queries) PublishPlace(ctx context.Context, id int64) (PublishPlaceRow, 
 
 const publishSession = `-- name: PublishSession :one
 
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position FROM sessions WHERE id = $1
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at FROM sessions WHERE id = $1
 `
 
 // Sessions, as publishing and reporting see them. None of this moves a state,
@@ -518,12 +518,14 @@ func (q *Queries) PublishSession(ctx context.Context, id string) (Session, error
 		&i.Rewound,
 		&i.QueueAt,
 		&i.QueuePosition,
+		&i.WaitingSince,
+		&i.PullClosedAt,
 	)
 	return i, err
 }
 
 const reportAttempt = `-- name: ReportAttempt :one
-SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until, allocation FROM attempts WHERE session_id = $1 AND generation = $2
+SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until, allocation, hopeless FROM attempts WHERE session_id = $1 AND generation = $2
 `
 
 type ReportAttemptParams struct {
@@ -564,6 +566,7 @@ func (q *Queries) ReportAttempt(ctx context.Context, arg ReportAttemptParams) (A
 		&i.StoppedAt,
 		&i.KeepUntil,
 		&i.Allocation,
+		&i.Hopeless,
 	)
 	return i, err
 }

@@ -15,14 +15,18 @@ import (
 )
 
 const activeByRepository = `-- name: ActiveByRepository :many
-SELECT repository_id, count(*) AS active FROM sessions
-WHERE state IN ('placing', 'restoring', 'working', 'verifying')
-GROUP BY repository_id
+SELECT s.repository_id, lower(r.owner)::text AS owner, s.installation_id, count(*) AS active
+FROM sessions s JOIN repositories r ON r.id = s.repository_id
+WHERE s.state IN ('placing', 'restoring', 'working', 'verifying')
+  AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.session_id = s.id AND a.generation = s.generation AND a.hopeless AND a.heartbeat_at IS NULL)
+GROUP BY s.repository_id, lower(r.owner), s.installation_id
 `
 
 type ActiveByRepositoryRow struct {
-	RepositoryID int64
-	Active       int64
+	RepositoryID   int64
+	Owner          string
+	InstallationID int64
+	Active         int64
 }
 
 // Sessions that hold a machine.
@@ -35,7 +39,12 @@ func (q *Queries) ActiveByRepository(ctx context.Context) ([]ActiveByRepositoryR
 	var items []ActiveByRepositoryRow
 	for rows.Next() {
 		var i ActiveByRepositoryRow
-		if err := rows.Scan(&i.RepositoryID, &i.Active); err != nil {
+		if err := rows.Scan(
+			&i.RepositoryID,
+			&i.Owner,
+			&i.InstallationID,
+			&i.Active,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -298,7 +307,7 @@ func (q *Queries) EventsAfter(ctx context.Context, arg EventsAfterParams) ([]Eve
 }
 
 const getAttempt = `-- name: GetAttempt :one
-SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until, allocation FROM attempts WHERE session_id = $1 AND generation = $2
+SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until, allocation, hopeless FROM attempts WHERE session_id = $1 AND generation = $2
 `
 
 type GetAttemptParams struct {
@@ -339,6 +348,7 @@ func (q *Queries) GetAttempt(ctx context.Context, arg GetAttemptParams) (Attempt
 		&i.StoppedAt,
 		&i.KeepUntil,
 		&i.Allocation,
+		&i.Hopeless,
 	)
 	return i, err
 }
@@ -389,7 +399,7 @@ func (q *Queries) GetRepositoryRow(ctx context.Context, id int64) (Repository, e
 }
 
 const getSession = `-- name: GetSession :one
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position FROM sessions WHERE id = $1
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at FROM sessions WHERE id = $1
 `
 
 func (q *Queries) GetSession(ctx context.Context, id string) (Session, error) {
@@ -453,6 +463,8 @@ func (q *Queries) GetSession(ctx context.Context, id string) (Session, error) {
 		&i.Rewound,
 		&i.QueueAt,
 		&i.QueuePosition,
+		&i.WaitingSince,
+		&i.PullClosedAt,
 	)
 	return i, err
 }
@@ -608,9 +620,9 @@ const insertSession = `-- name: InsertSession :one
 INSERT INTO sessions (
   id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login,
   title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source,
-  queue_reason, priority, created_at, state_at, deadline, next_check_at
-) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $19, $20, $21)
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position
+  queue_reason, priority, created_at, state_at, queue_at, waiting_since, deadline, next_check_at
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $19, $19, $19, $20, $21)
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at
 `
 
 type InsertSessionParams struct {
@@ -720,6 +732,8 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) (S
 		&i.Rewound,
 		&i.QueueAt,
 		&i.QueuePosition,
+		&i.WaitingSince,
+		&i.PullClosedAt,
 	)
 	return i, err
 }
@@ -758,7 +772,7 @@ func (q *Queries) InsertSnapshot(ctx context.Context, arg InsertSnapshotParams) 
 }
 
 const insertWork = `-- name: InsertWork :exec
-INSERT INTO node_work (node, kind, key, data, created_at) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO node_work (node, kind, key, data, created_at, lease_until) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (key) DO NOTHING
 `
 
@@ -768,6 +782,7 @@ type InsertWorkParams struct {
 	Key       string
 	Data      json.RawMessage
 	CreatedAt time.Time
+	NotBefore sql.NullTime
 }
 
 func (q *Queries) InsertWork(ctx context.Context, arg InsertWorkParams) error {
@@ -777,6 +792,7 @@ func (q *Queries) InsertWork(ctx context.Context, arg InsertWorkParams) error {
 		arg.Key,
 		arg.Data,
 		arg.CreatedAt,
+		arg.NotBefore,
 	)
 	return err
 }
@@ -797,6 +813,40 @@ func (q *Queries) LastSnapshotGeneration(ctx context.Context, arg LastSnapshotGe
 	return column_1, err
 }
 
+const liveAttempts = `-- name: LiveAttempts :many
+SELECT a.node, s.spec FROM attempts a JOIN sessions s ON s.id = a.session_id
+WHERE a.reaped_at IS NULL AND a.stopped_at IS NULL AND NOT (a.hopeless AND a.heartbeat_at IS NULL)
+`
+
+type LiveAttemptsRow struct {
+	Node string
+	Spec json.RawMessage
+}
+
+// Attempts whose end no engine has confirmed: they hold room on their node.
+func (q *Queries) LiveAttempts(ctx context.Context) ([]LiveAttemptsRow, error) {
+	rows, err := q.db.QueryContext(ctx, liveAttempts)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LiveAttemptsRow
+	for rows.Next() {
+		var i LiveAttemptsRow
+		if err := rows.Scan(&i.Node, &i.Spec); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const lockAdmission = `-- name: LockAdmission :exec
 SELECT pg_advisory_xact_lock(5284718520010001)
 `
@@ -808,7 +858,7 @@ func (q *Queries) LockAdmission(ctx context.Context) error {
 }
 
 const lockAttempt = `-- name: LockAttempt :one
-SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until, allocation FROM attempts WHERE session_id = $1 AND generation = $2 FOR UPDATE
+SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until, allocation, hopeless FROM attempts WHERE session_id = $1 AND generation = $2 FOR UPDATE
 `
 
 type LockAttemptParams struct {
@@ -849,12 +899,13 @@ func (q *Queries) LockAttempt(ctx context.Context, arg LockAttemptParams) (Attem
 		&i.StoppedAt,
 		&i.KeepUntil,
 		&i.Allocation,
+		&i.Hopeless,
 	)
 	return i, err
 }
 
 const lockSession = `-- name: LockSession :one
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position FROM sessions WHERE id = $1 FOR UPDATE
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at FROM sessions WHERE id = $1 FOR UPDATE
 `
 
 func (q *Queries) LockSession(ctx context.Context, id string) (Session, error) {
@@ -918,8 +969,58 @@ func (q *Queries) LockSession(ctx context.Context, id string) (Session, error) {
 		&i.Rewound,
 		&i.QueueAt,
 		&i.QueuePosition,
+		&i.WaitingSince,
+		&i.PullClosedAt,
 	)
 	return i, err
+}
+
+const missingAttempts = `-- name: MissingAttempts :many
+SELECT a.generation, a.node, a.snapshot_id, (n.node IS NOT DISTINCT FROM a.node)::boolean AS lost
+FROM attempts a LEFT JOIN snapshots n ON n.id = a.snapshot_id
+WHERE a.session_id = $1 AND a.generation > $2::integer
+  AND a.outcome->>'kind' = 'infrastructure' AND a.outcome->>'reason' = 'snapshot_missing'
+`
+
+type MissingAttemptsParams struct {
+	SessionID string
+	Rewound   int32
+}
+
+type MissingAttemptsRow struct {
+	Generation int32
+	Node       string
+	SnapshotID string
+	Lost       bool
+}
+
+// Attempts since a rewind that found no snapshot where they ran.
+func (q *Queries) MissingAttempts(ctx context.Context, arg MissingAttemptsParams) ([]MissingAttemptsRow, error) {
+	rows, err := q.db.QueryContext(ctx, missingAttempts, arg.SessionID, arg.Rewound)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MissingAttemptsRow
+	for rows.Next() {
+		var i MissingAttemptsRow
+		if err := rows.Scan(
+			&i.Generation,
+			&i.Node,
+			&i.SnapshotID,
+			&i.Lost,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const nodes = `-- name: Nodes :many
@@ -955,6 +1056,19 @@ func (q *Queries) Nodes(ctx context.Context) ([]Node, error) {
 	return items, nil
 }
 
+const openPullRequests = `-- name: OpenPullRequests :one
+SELECT count(DISTINCT pull_request)::integer FROM sessions
+WHERE repository_id = $1 AND state = 'delivered' AND pull_request > 0 AND pull_closed_at IS NULL
+`
+
+// Of a repository, of sessions that were delivered and whose end is not known.
+func (q *Queries) OpenPullRequests(ctx context.Context, repositoryID int64) (int32, error) {
+	row := q.db.QueryRowContext(ctx, openPullRequests, repositoryID)
+	var column_1 int32
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const publishBegun = `-- name: PublishBegun :one
 SELECT EXISTS (
   SELECT 1 FROM effects WHERE session_id = $1 AND (key LIKE '%/push' OR key LIKE '%/pull')
@@ -969,8 +1083,19 @@ func (q *Queries) PublishBegun(ctx context.Context, sessionID string) (bool, err
 	return column_1, err
 }
 
+const queueLength = `-- name: QueueLength :one
+SELECT count(*)::integer FROM sessions WHERE state = 'queued' AND stop_at IS NULL
+`
+
+func (q *Queries) QueueLength(ctx context.Context) (int32, error) {
+	row := q.db.QueryRowContext(ctx, queueLength)
+	var column_1 int32
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const queuedSessions = `-- name: QueuedSessions :many
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position FROM sessions WHERE state = 'queued' AND stop_at IS NULL
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at FROM sessions WHERE state = 'queued' AND stop_at IS NULL
 ORDER BY priority DESC, created_at, id LIMIT $1
 `
 
@@ -1041,6 +1166,8 @@ func (q *Queries) QueuedSessions(ctx context.Context, limit int32) ([]Session, e
 			&i.Rewound,
 			&i.QueueAt,
 			&i.QueuePosition,
+			&i.WaitingSince,
+			&i.PullClosedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -1100,6 +1227,30 @@ func (q *Queries) SetAttemptRef(ctx context.Context, arg SetAttemptRefParams) er
 	return err
 }
 
+const setAttemptWait = `-- name: SetAttemptWait :exec
+UPDATE attempts SET work_deadline = $1, deadline = $2, hopeless = $3
+WHERE session_id = $4 AND generation = $5 AND heartbeat_at IS NULL
+`
+
+type SetAttemptWaitParams struct {
+	WorkDeadline time.Time
+	Deadline     time.Time
+	Hopeless     bool
+	SessionID    string
+	Generation   int32
+}
+
+func (q *Queries) SetAttemptWait(ctx context.Context, arg SetAttemptWaitParams) error {
+	_, err := q.db.ExecContext(ctx, setAttemptWait,
+		arg.WorkDeadline,
+		arg.Deadline,
+		arg.Hopeless,
+		arg.SessionID,
+		arg.Generation,
+	)
+	return err
+}
+
 const setDeliveryNextTry = `-- name: SetDeliveryNextTry :exec
 UPDATE deliveries SET next_try_at = $1 WHERE guid = $2 AND status = 'pending'
 `
@@ -1129,17 +1280,91 @@ func (q *Queries) SetEventsHead(ctx context.Context, arg SetEventsHeadParams) er
 	return err
 }
 
+const setPlacingWait = `-- name: SetPlacingWait :exec
+UPDATE sessions SET queue_reason = $1, deadline = $2, next_check_at = $3,
+  effect_tries = CASE WHEN $4::boolean THEN effect_tries + 1 ELSE 0 END,
+  queue_at = CASE WHEN $1::text = '' THEN NULL WHEN $5::boolean THEN COALESCE(queue_at, $6::timestamptz)
+    ELSE $6::timestamptz END
+WHERE id = $7 AND version = $8 AND state = 'placing'
+`
+
+type SetPlacingWaitParams struct {
+	QueueReason string
+	Deadline    time.Time
+	NextCheckAt time.Time
+	Failed      bool
+	SameKind    bool
+	Now         time.Time
+	ID          string
+	Version     int64
+}
+
+// What an attempt that was placed waits for; empty: nothing any more.
+func (q *Queries) SetPlacingWait(ctx context.Context, arg SetPlacingWaitParams) error {
+	_, err := q.db.ExecContext(ctx, setPlacingWait,
+		arg.QueueReason,
+		arg.Deadline,
+		arg.NextCheckAt,
+		arg.Failed,
+		arg.SameKind,
+		arg.Now,
+		arg.ID,
+		arg.Version,
+	)
+	return err
+}
+
+const setPullRequestClosed = `-- name: SetPullRequestClosed :exec
+UPDATE sessions SET pull_closed_at = $1
+WHERE repository_id = $2 AND pull_request = $3::integer
+`
+
+type SetPullRequestClosedParams struct {
+	ClosedAt     sql.NullTime
+	RepositoryID int64
+	PullRequest  int32
+}
+
+func (q *Queries) SetPullRequestClosed(ctx context.Context, arg SetPullRequestClosedParams) error {
+	_, err := q.db.ExecContext(ctx, setPullRequestClosed, arg.ClosedAt, arg.RepositoryID, arg.PullRequest)
+	return err
+}
+
+const setQueuePositions = `-- name: SetQueuePositions :exec
+UPDATE sessions s SET queue_position = u.position
+FROM jsonb_array_elements_text($1::jsonb) WITH ORDINALITY AS u (id, position)
+WHERE s.id = u.id AND s.state = 'queued' AND s.queue_position <> u.position
+`
+
+// In the order of the ids, from 1.
+func (q *Queries) SetQueuePositions(ctx context.Context, ids json.RawMessage) error {
+	_, err := q.db.ExecContext(ctx, setQueuePositions, ids)
+	return err
+}
+
 const setQueueReason = `-- name: SetQueueReason :exec
-UPDATE sessions SET queue_reason = $2 WHERE id = $1 AND state = 'queued'
+UPDATE sessions SET queue_reason = $1,
+  queue_at = CASE WHEN $2::boolean THEN COALESCE(queue_at, $3::timestamptz) ELSE $3::timestamptz END
+WHERE id = $4 AND version = $5 AND state = 'queued'
 `
 
 type SetQueueReasonParams struct {
-	ID          string
 	QueueReason string
+	SameKind    bool
+	Now         time.Time
+	ID          string
+	Version     int64
 }
 
+// Since when it waits is told of the kind of reason: counters in it do not count.
 func (q *Queries) SetQueueReason(ctx context.Context, arg SetQueueReasonParams) error {
-	_, err := q.db.ExecContext(ctx, setQueueReason, arg.ID, arg.QueueReason)
+	_, err := q.db.ExecContext(ctx, setQueueReason,
+		arg.QueueReason,
+		arg.SameKind,
+		arg.Now,
+		arg.ID,
+		arg.Version,
+	)
 	return err
 }
 
@@ -1287,11 +1512,13 @@ const setSessionState = `-- name: SetSessionState :one
 UPDATE sessions SET
   state = $1, reason = $2, words = $3, queue_reason = $4,
   version = version + 1, state_at = $5, deadline = $6, next_check_at = $7,
+  queue_at = CASE $4::text WHEN '' THEN NULL ELSE $5::timestamptz END, queue_position = 0,
+  waiting_since = CASE WHEN $8::boolean THEN $5::timestamptz ELSE waiting_since END,
   effect_tries = 0, report_tries = 0, report_after = NULL,
-  started_at = COALESCE(started_at, $8),
-  finished_at = $9
-WHERE id = $10 AND version = $11 AND finished_at IS NULL
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position
+  started_at = COALESCE(started_at, $9),
+  finished_at = $10
+WHERE id = $11 AND version = $12 AND finished_at IS NULL
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at
 `
 
 type SetSessionStateParams struct {
@@ -1302,6 +1529,7 @@ type SetSessionStateParams struct {
 	Now         time.Time
 	Deadline    time.Time
 	NextCheckAt time.Time
+	WaitsAnew   bool
 	StartedAt   sql.NullTime
 	FinishedAt  sql.NullTime
 	ID          string
@@ -1318,6 +1546,7 @@ func (q *Queries) SetSessionState(ctx context.Context, arg SetSessionStateParams
 		arg.Now,
 		arg.Deadline,
 		arg.NextCheckAt,
+		arg.WaitsAnew,
 		arg.StartedAt,
 		arg.FinishedAt,
 		arg.ID,
@@ -1382,6 +1611,8 @@ func (q *Queries) SetSessionState(ctx context.Context, arg SetSessionStateParams
 		&i.Rewound,
 		&i.QueueAt,
 		&i.QueuePosition,
+		&i.WaitingSince,
+		&i.PullClosedAt,
 	)
 	return i, err
 }
@@ -1390,7 +1621,7 @@ const setStopRequest = `-- name: SetStopRequest :one
 UPDATE sessions SET stop_at = $1::timestamptz, stop_by = $2, stop_words = $3,
   next_check_at = LEAST(next_check_at, $1::timestamptz)
 WHERE id = $4 AND finished_at IS NULL AND stop_at IS NULL
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at
 `
 
 type SetStopRequestParams struct {
@@ -1466,12 +1697,29 @@ func (q *Queries) SetStopRequest(ctx context.Context, arg SetStopRequestParams) 
 		&i.Rewound,
 		&i.QueueAt,
 		&i.QueuePosition,
+		&i.WaitingSince,
+		&i.PullClosedAt,
 	)
 	return i, err
 }
 
+const slotsWaitedFor = `-- name: SlotsWaitedFor :one
+SELECT (EXISTS (SELECT 1 FROM sessions w WHERE w.state = 'queued' AND w.stop_at IS NULL) AND (
+  SELECT count(*) FROM sessions s WHERE s.state IN ('placing', 'restoring', 'working', 'verifying')
+    AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.session_id = s.id AND a.generation = s.generation AND a.hopeless AND a.heartbeat_at IS NULL)
+) < $1::bigint)::boolean
+`
+
+// Whether sessions wait while fewer than that many hold a machine.
+func (q *Queries) SlotsWaitedFor(ctx context.Context, slots int64) (bool, error) {
+	row := q.db.QueryRowContext(ctx, slotsWaitedFor, slots)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const unreapedAttempts = `-- name: UnreapedAttempts :many
-SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until, allocation FROM attempts WHERE ended_at IS NOT NULL AND reaped_at IS NULL
+SELECT session_id, generation, engine, engine_ref, node, snapshot_id, secret_hash, token_hash, token_expires, prev_token_hash, prev_token_expires, started_at, work_deadline, deadline, token_issued, heartbeat_at, acked, dropped, ended_at, end_words, reaped_at, outcome, restore, taken, drifted, fork, stopped_at, keep_until, allocation, hopeless FROM attempts WHERE ended_at IS NOT NULL AND reaped_at IS NULL
   AND (stopped_at IS NULL OR keep_until IS NULL OR keep_until <= $1::timestamptz)
 ORDER BY ended_at LIMIT $2
 `
@@ -1520,6 +1768,7 @@ func (q *Queries) UnreapedAttempts(ctx context.Context, arg UnreapedAttemptsPara
 			&i.StoppedAt,
 			&i.KeepUntil,
 			&i.Allocation,
+			&i.Hopeless,
 		); err != nil {
 			return nil, err
 		}

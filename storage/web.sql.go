@@ -292,7 +292,7 @@ func (q *Queries) WebRepository(ctx context.Context, id int64) (Repository, erro
 }
 
 const webSession = `-- name: WebSession :one
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position FROM sessions WHERE id = $1
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at FROM sessions WHERE id = $1
 `
 
 func (q *Queries) WebSession(ctx context.Context, id string) (Session, error) {
@@ -356,13 +356,15 @@ func (q *Queries) WebSession(ctx context.Context, id string) (Session, error) {
 		&i.Rewound,
 		&i.QueueAt,
 		&i.QueuePosition,
+		&i.WaitingSince,
+		&i.PullClosedAt,
 	)
 	return i, err
 }
 
 const webSessions = `-- name: WebSessions :many
 
-SELECT s.id, s.state, s.reason, s.title, s.issue_number, s.requester_login, s.queue_reason,
+SELECT s.id, s.state, s.reason, s.title, s.issue_number, s.requester_login, s.queue_reason, s.queue_at, s.queue_position, s.priority,
   s.pull_request, s.created_at, s.finished_at, r.owner, r.name
 FROM sessions s JOIN repositories r ON r.id = s.repository_id
 WHERE (s.created_at, s.id) < ($1::timestamptz, $2::text)
@@ -384,6 +386,9 @@ type WebSessionsRow struct {
 	IssueNumber    int32
 	RequesterLogin string
 	QueueReason    string
+	QueueAt        sql.NullTime
+	QueuePosition  int32
+	Priority       int32
 	PullRequest    int32
 	CreatedAt      time.Time
 	FinishedAt     sql.NullTime
@@ -410,6 +415,9 @@ func (q *Queries) WebSessions(ctx context.Context, arg WebSessionsParams) ([]Web
 			&i.IssueNumber,
 			&i.RequesterLogin,
 			&i.QueueReason,
+			&i.QueueAt,
+			&i.QueuePosition,
+			&i.Priority,
 			&i.PullRequest,
 			&i.CreatedAt,
 			&i.FinishedAt,

@@ -118,7 +118,9 @@ var (
 	modelPattern   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$`)
 	harnessPattern = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 	timeoutPattern = regexp.MustCompile(`^([0-9]{1,4}h)?([0-9]{1,5}m)?([0-9]{1,6}s)?$`)
-	flagPattern    = regexp.MustCompile(`^--[a-zA-Z][a-zA-Z0-9-]*(=|$)`)
+	// Nomad has room for 50 above its usual priority.
+	priorityPattern = regexp.MustCompile(`^([1-9]|[1-4][0-9]|50)$`)
+	flagPattern     = regexp.MustCompile(`^--[a-zA-Z][a-zA-Z0-9-]*(=|$)`)
 )
 
 // splitFlags takes the flags off the start and the end of a line. What is left
@@ -233,6 +235,11 @@ func setFlag(flags *Flags, name, value string) (wrong string) {
 			return bad("a time from `1m` to `24h` such as `30m`")
 		}
 		flags.Timeout = d
+	case "priority":
+		if !priorityPattern.MatchString(value) {
+			return bad("a number from `1` to `50`")
+		}
+		flags.Priority, _ = strconv.Atoi(value)
 	case "base":
 		if !ValidBranch(value) {
 			return bad("a branch's name")

@@ -32,6 +32,8 @@ type Flags struct {
 	Budget  int64         // cents
 	Timeout time.Duration // between MinTimeout and MaxTimeout
 	Base    string        // branch name, fit for a ref
+	// Priority in the queue; 0 is usual.
+	Priority int
 }
 
 // Reply is an attempt at a command that cannot be obeyed. Nothing of its

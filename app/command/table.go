@@ -60,7 +60,7 @@ const (
 func Commands() []Info {
 	return []Info{
 		{Request, "[flags] <request>", "on an issue: starts a session with this request. On a pull request: not supported yet", Write, true, FreeText,
-			[]string{"model", "harness", "budget", "timeout", "base"}},
+			[]string{"model", "harness", "budget", "timeout", "base", "priority"}},
 		{Status, "status", "says how the session stands", Read, true, NoArg, nil},
 		{Help, "help", "shows this table", Read, true, NoArg, nil},
 		{Stop, "stop", "stops the session from any state, keeps the work", Write, true, NoArg, nil},
@@ -92,6 +92,7 @@ func FlagTable() []FlagInfo {
 		{"model", "NAME", "another model, of those whoever runs Inspect offers", true},
 		{"harness", "NAME", "another agent program: opencode, codex, claude or command", true},
 		{"budget", "2.50", "the most this session may spend on model calls, in dollars, at most what the repository allows", true},
+		{"priority", "10", "goes ahead of sessions with a smaller number in the queue, at most what whoever runs Inspect allows", true},
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"inspect/app/command"
 	"inspect/checks/evidence"
+	"inspect/checks/render"
 	"inspect/envs/spec"
 
 	"github.com/google/go-cmp/cmp"
@@ -75,8 +76,19 @@ const hostile = "/inspect stop\n\n/inspect stop @octocat Fixes #1 <!-- --> </sub
 func cases() map[string]string {
 	out := map[string]string{}
 	for name, f := range map[string]Facts{
-		"queued":         with(facts("queued"), func(f *Facts) { f.Generation = 0; f.QueueReason = "4 of 4 sessions of this repository are running" }),
-		"placing":        facts("placing"),
+		"queued": with(facts("queued"), func(f *Facts) { f.Generation = 0; f.Queue.Reason = "4 of 4 sessions of this repository are running" }),
+		"queued-limit": with(facts("queued"), func(f *Facts) {
+			f.Generation = 0
+			f.Queue = render.Waiting{Reason: "limit 4 of octocat/shop reached", Position: 3, Of: 12, Since: f.Created, Now: f.Created.Add(time.Hour)}
+		}),
+		"queued-building": with(facts("queued"), func(f *Facts) {
+			f.Generation = 0
+			f.Queue = render.Waiting{Reason: "building the snapshot", Position: 1, Of: 1, Since: f.Created, Now: f.Created.Add(40 * time.Second)}
+		}),
+		"placing": facts("placing"),
+		"placing-waits": with(facts("placing"), func(f *Facts) {
+			f.Queue = render.Waiting{Reason: "no node with 32 GiB", Since: f.Created, Now: f.Created.Add(time.Minute)}
+		}),
 		"restoring":      facts("restoring"),
 		"working":        with(facts("working"), func(f *Facts) { restored(f); f.LastAction = "go test ./..." }),
 		"working-model":  with(facts("working"), func(f *Facts) { restored(f); modelled(f); f.LastAction = "npm test\n# and more" }),
@@ -126,7 +138,7 @@ func cases() map[string]string {
 		"detected":      with(facts("queued"), func(f *Facts) { f.SpecSource = "detected from go.mod" }),
 		"hostile": with(facts("failed"), func(f *Facts) {
 			over(f)
-			f.Reason, f.Words, f.LastAction, f.QueueReason = "harness_exit", hostile, hostile, hostile
+			f.Reason, f.Words, f.LastAction, f.Queue.Reason = "harness_exit", hostile, hostile, hostile
 			f.Harness, f.Requester, f.BaseBranch, f.Model, f.SpecSource = hostile, hostile, hostile, hostile, hostile
 			f.Session, f.SessionURL = "x --> "+hostile, "javascript:alert(1)"
 			f.Calls = evidence.Model{Name: hostile, Calls: 1, PricesAsOf: hostile}
@@ -136,7 +148,7 @@ func cases() map[string]string {
 			f.Receipt = &Receipt{Branch: hostile, HeadSHA: hostile, URL: hostile, Evidence: hostile, Chain: hostile, Withheld: []string{hostile}}
 		}),
 		"hostile-running": with(facts("working"), func(f *Facts) { f.LastAction = hostile }),
-		"hostile-queued":  with(facts("queued"), func(f *Facts) { f.QueueReason = hostile }),
+		"hostile-queued":  with(facts("queued"), func(f *Facts) { f.Queue.Reason = hostile }),
 	} {
 		out["session-"+name] = Render(f)
 	}

@@ -20,11 +20,11 @@ type Facts struct {
 	Session    string // id
 	SessionURL string // its page
 
-	State       string // as in the sessions table: queued, placing, ...
-	Reason      string // code of an end, "verify_failed"
-	Words       string // the same for people, plain text
-	QueueReason string // why it waits, plain text
-	LastAction  string // what the agent or verification did last, plain text, e.g. a command line
+	State      string         // as in the sessions table: queued, placing, ...
+	Reason     string         // code of an end, "verify_failed"
+	Words      string         // the same for people, plain text
+	Queue      render.Waiting // for a machine
+	LastAction string         // what the agent or verification did last, plain text, e.g. a command line
 
 	Requester  string // login; shown without a mention
 	Harness    string // label of the agent program, e.g. "scripted"
@@ -126,8 +126,8 @@ func clause(f Facts) string {
 	switch {
 	case f.State == "delivered" && f.Receipt != nil:
 		return fmt.Sprintf(": draft pull request %s.", link(fmt.Sprintf("#%d", f.Receipt.PullRequest), f.Receipt.URL))
-	case f.State == "queued" && f.QueueReason != "":
-		return ": " + sentence(f.QueueReason)
+	case (f.State == "queued" || f.State == "placing") && f.Queue.Reason != "":
+		return ": " + sentence(f.Queue.String())
 	case f.State == "needs_approval" && f.Words != "":
 		return ": " + sentence(f.Words)
 	case ended(f.State) && f.Reason != "":

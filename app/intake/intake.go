@@ -120,7 +120,7 @@ func ignore(format string, args ...any) (result, error) {
 
 // Events that have a handler, for the webhook.
 func Events() []string {
-	return []string{"installation", "installation_repositories", "issue_comment", "issues", "ping", "push"}
+	return []string{"installation", "installation_repositories", "issue_comment", "issues", "ping", "pull_request", "push"}
 }
 
 // Deliver works on a stored delivery. A nil error means that it is finished
@@ -161,6 +161,8 @@ func (in *Intake) handle(ctx context.Context, d storage.Delivery, p payload) (re
 		return in.installationRepositories(ctx, p)
 	case "push":
 		return in.push(ctx, p)
+	case "pull_request":
+		return in.pullRequest(ctx, p)
 	case "issues":
 		return in.issues(ctx, d.Guid, p)
 	case "issue_comment":

@@ -21,6 +21,7 @@ type payload struct {
 	Issue               *issue        `json:"issue"`
 	Label               *label        `json:"label"`
 	Comment             *posted       `json:"comment"`
+	PullRequest         *pulled       `json:"pull_request"`
 	Ref                 string        `json:"ref"`     // of a push: refs/heads/…
 	Deleted             bool          `json:"deleted"` // a push that deleted Ref
 }
@@ -58,6 +59,13 @@ type issue struct {
 	PullRequest *struct {
 		URL string `json:"url"`
 	} `json:"pull_request"`
+	Labels []label `json:"labels"`
+}
+
+// pulled is a pull request that an event is about.
+type pulled struct {
+	Number    int    `json:"number"`
+	UpdatedAt string `json:"updated_at"`
 }
 
 type label struct {

@@ -113,6 +113,11 @@ func (in *Intake) tryStart(ctx context.Context, w *wish) error {
 	if env.spec, err = in.bound(env.spec, bounds, w.repo); err != nil {
 		return err
 	}
+	w.priority, err = bounds.Priority(w.command.Flags.Priority, w.labels())
+	var beyond *policy.BeyondError
+	if errors.As(err, &beyond) {
+		return &answer{comment.BeyondFloor(beyond)}
+	}
 	built, err := in.brief(ctx, w, env, base, baseSHA)
 	if err != nil {
 		return err
@@ -147,7 +152,7 @@ func (in *Intake) create(ctx context.Context, w *wish, env environment, base, ba
 			InstallationID: w.installation.ID, RepositoryID: w.repo.ID, IssueNumber: w.issue.Number, IntentKey: w.key,
 			RequesterID: w.actor.ID, RequesterLogin: w.actor.Login,
 			Title: redact.OneLine(w.issue.Title, agent.MaxTitle), Request: request, Prompt: built.Prompt, ContextDigest: built.Digest,
-			BaseBranch: base, BaseSHA: baseSHA, InstructionsSHA: env.sha, EnvironmentID: id, Spec: env.spec, SpecSource: env.source,
+			BaseBranch: base, BaseSHA: baseSHA, InstructionsSHA: env.sha, EnvironmentID: id, Spec: env.spec, SpecSource: env.source, Priority: w.priority,
 		})
 		if err != nil {
 			return err

@@ -46,6 +46,16 @@ type wish struct {
 	comment         int64
 	command         command.Command
 	wrong           string // a reply instead of a command
+	priority        int    // of the session
+}
+
+// labels are those of the issue, with the one that was just put on it.
+func (w *wish) labels() []string {
+	out := []string{w.label}
+	for _, l := range w.issue.Labels[:min(len(w.issue.Labels), 100)] { // GitHub: at most 100
+		out = append(out, l.Name)
+	}
+	return out
 }
 
 // asker is where a reply goes.

@@ -149,6 +149,8 @@ func Effective(sp spec.Spec, b Bounds) (spec.Spec, []Value, error) {
 	number(&e, "limits.egress", &l.EgressBytes, d.EgressBytes, func(k spec.FloorKeys) int64 { return k.Limits.EgressBytes }, bytesWords)
 	number(&e, "limits.timeout", &l.Timeout, d.Timeout, func(k spec.FloorKeys) time.Duration { return k.Limits.Timeout }, durationWords)
 	number(&e, "limits.concurrent", &l.Concurrent, d.Concurrent, func(k spec.FloorKeys) int { return k.Limits.Concurrent }, intWords)
+	e.openPullRequests(sp.Limits.OpenPullRequests)
+	e.priority()
 	number(&e, "limits.budget_usd", &l.Budget, d.Budget, func(k spec.FloorKeys) spec.Money { return k.Limits.Budget }, spec.Money.String)
 
 	e.refresh(sp.Refresh)

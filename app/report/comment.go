@@ -12,6 +12,7 @@ import (
 	"inspect/app/comment"
 	"inspect/app/github"
 	"inspect/app/publish"
+	"inspect/checks/render"
 	"inspect/scheduler"
 	"inspect/storage"
 )
@@ -138,7 +139,7 @@ func silent(err error) bool {
 
 // least leaves out all that is long, for a GitHub that finds the text too long.
 func least(f comment.Facts) comment.Facts {
-	f.Verify, f.Refused, f.Words, f.LastAction, f.QueueReason = nil, nil, "", "", ""
+	f.Verify, f.Refused, f.Words, f.LastAction, f.Queue.Reason = nil, nil, "", "", ""
 	if f.Receipt != nil {
 		rc := *f.Receipt
 		rc.Withheld = nil
@@ -153,7 +154,10 @@ func (r *Reporter) facts(st *story) comment.Facts {
 	page := r.sessionURL(s.ID)
 	f := comment.Facts{
 		Session: s.ID, SessionURL: page,
-		State: string(s.State), Reason: s.Reason, Words: r.redactor.String(s.Words), QueueReason: r.redactor.String(s.QueueReason),
+		State: string(s.State), Reason: s.Reason, Words: r.redactor.String(s.Words),
+		Queue: render.Waiting{
+			Reason: r.redactor.String(s.QueueReason), Position: int(s.QueuePosition), Of: st.waiting, Since: s.QueueAt.Time, Now: r.clock.Now(),
+		},
 		Requester: s.RequesterLogin, Harness: r.redactor.String(st.spec.Harness.Name()), SpecSource: s.SpecSource,
 		BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha, Generation: int(s.Generation), Created: s.CreatedAt,
 		LastAction: r.redactor.String(st.last), Model: r.redactor.String(st.spec.Harness.Model),

@@ -106,6 +106,7 @@ type story struct {
 	provenance publish.Provenance
 	last       string         // what the agent or verification did last, while it goes on
 	model      evidence.Model // what the model calls came to so far
+	waiting    int            // sessions in the queue, while this one is
 	repo       github.Repo
 	github     GitHub
 }
@@ -173,6 +174,13 @@ func (r *Reporter) read(ctx context.Context, session string) (st *story, open bo
 	}
 	if st.model, err = tally.Model(ctx, r.db.Q(), s, st.spec); err != nil {
 		return nil, false, err
+	}
+	if s.State == scheduler.Queued {
+		n, err := r.db.Q().QueueLength(ctx)
+		if err != nil {
+			return nil, false, fmt.Errorf("count the queue: %w", err)
+		}
+		st.waiting = int(n)
 	}
 	if s.State == scheduler.Working || s.State == scheduler.Verifying {
 		if st.last, err = tally.LastAction(ctx, r.db.Q(), s); err != nil {

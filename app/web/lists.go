@@ -1,10 +1,13 @@
 package web
 
 import (
+	"database/sql"
 	"encoding/json"
 	"net/http"
 	"time"
 
+	"inspect/checks/render"
+	"inspect/scheduler"
 	"inspect/storage"
 )
 
@@ -47,12 +50,43 @@ func (p *pages) environmentsJSON(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, out)
 }
 
+// QueueJSON is where a session stands that waits for a machine.
+type QueueJSON struct {
+	Position int        `json:"queue_position,omitempty"` // from 1
+	Length   int        `json:"queue_length,omitempty"`
+	Since    *time.Time `json:"queue_since,omitempty"` // since when the reason is of that kind
+}
+
+func queueJSON(s storage.SessionState, since sql.NullTime, position int32, length int) (q QueueJSON) {
+	if s == scheduler.Queued {
+		q.Position, q.Length = int(position), length
+	}
+	if since.Valid && waits(s) {
+		t := since.Time.UTC()
+		q.Since = &t
+	}
+	return q
+}
+
+// waits tells whether a session in a state may wait for a machine.
+func waits(s storage.SessionState) bool { return s == scheduler.Queued || s == scheduler.Placing }
+
+// queueWords say what a session waits for; empty: it does not.
+func queueWords(s storage.SessionState, reason string, since sql.NullTime, position int32, length int, now time.Time) string {
+	if !waits(s) {
+		return ""
+	}
+	return render.Waiting{Reason: reason, Position: int(position), Of: length, Since: since.Time, Now: now}.String()
+}
+
 // ListedJSON is a session in the list.
 type ListedJSON struct {
-	Session     string    `json:"session"`
-	State       string    `json:"state"`
-	Reason      string    `json:"reason,omitempty"`
-	QueueReason string    `json:"queue_reason,omitempty"`
+	Session     string `json:"session"`
+	State       string `json:"state"`
+	Reason      string `json:"reason,omitempty"`
+	QueueReason string `json:"queue_reason,omitempty"`
+	QueueJSON
+	Priority    int       `json:"priority,omitempty"`
 	Repository  string    `json:"repository"`
 	Issue       int       `json:"issue"`
 	Title       string    `json:"title"`
@@ -66,10 +100,16 @@ func (p *pages) sessionsJSON(w http.ResponseWriter, r *http.Request) {
 		p.broken(w, r, err)
 		return
 	}
+	waiting, err := p.db.Q().QueueLength(r.Context())
+	if err != nil {
+		p.broken(w, r, err)
+		return
+	}
 	out := []ListedJSON{}
 	for _, row := range rows {
 		out = append(out, ListedJSON{
-			Session: row.ID, State: string(row.State), Reason: row.Reason, QueueReason: row.QueueReason,
+			Session: row.ID, State: string(row.State), Reason: row.Reason, QueueReason: row.QueueReason, Priority: int(row.Priority),
+			QueueJSON:  queueJSON(row.State, row.QueueAt, row.QueuePosition, int(waiting)),
 			Repository: row.Owner + "/" + row.Name, Issue: int(row.IssueNumber), Title: row.Title,
 			PullRequest: int(row.PullRequest), Created: row.CreatedAt,
 		})

@@ -172,6 +172,11 @@ func (p *pages) list(w http.ResponseWriter, r *http.Request) {
 		p.broken(w, r, err)
 		return
 	}
+	waiting, err := p.db.Q().QueueLength(r.Context())
+	if err != nil {
+		p.broken(w, r, err)
+		return
+	}
 	v := listView{Now: p.clock.Now()}
 	if len(rows) > listLength {
 		rows = rows[:listLength]
@@ -181,7 +186,8 @@ func (p *pages) list(w http.ResponseWriter, r *http.Request) {
 	for _, row := range rows {
 		v.Sessions = append(v.Sessions, listRow{
 			ID: row.ID, Title: row.Title, Repository: row.Owner + "/" + row.Name, Issue: int(row.IssueNumber),
-			Requester: row.RequesterLogin, State: stateView(row.State), Reason: row.Reason, Queue: row.QueueReason,
+			Requester: row.RequesterLogin, State: stateView(row.State), Reason: row.Reason,
+			Queue:       queueWords(row.State, row.QueueReason, row.QueueAt, row.QueuePosition, int(waiting), v.Now),
 			PullRequest: int(row.PullRequest), Created: row.CreatedAt, Finished: row.FinishedAt.Time,
 		})
 		v.Live = v.Live || !row.FinishedAt.Valid

@@ -44,6 +44,7 @@ type facts struct {
 	drifted    *wire.Drifted
 	kept       *keptView // clones that are kept after the end
 	spec       spec.Spec
+	waiting    int // sessions in the queue
 	files      []fileView
 
 	agent  evidence.Agent
@@ -62,6 +63,8 @@ type SessionJSON struct {
 	Reason      string `json:"reason,omitempty"`
 	Words       string `json:"words,omitempty"`
 	QueueReason string `json:"queue_reason,omitempty"`
+	QueueJSON
+	Priority int `json:"priority,omitempty"`
 
 	Repository string `json:"repository"`
 	Issue      int    `json:"issue"`
@@ -203,6 +206,11 @@ func (p *pages) gather(ctx context.Context, id string) (*facts, error) {
 		return nil, err
 	}
 	f := &facts{row: row}
+	n, err := q.QueueLength(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f.waiting = int(n)
 	if f.repository, err = q.WebRepository(ctx, row.RepositoryID); err != nil {
 		return nil, fmt.Errorf("reading the repository of session %s: %w", id, broke(err))
 	}
@@ -404,6 +412,7 @@ func (f *facts) json() SessionJSON {
 	out := SessionJSON{
 		Session: s.ID, State: string(s.State), Terminal: scheduler.Terminal(s.State), Reported: s.ReportedAt.Valid,
 		Conclusion: render.StateOf(string(s.State)).Conclusion, Reason: s.Reason, Words: s.Words, QueueReason: s.QueueReason,
+		QueueJSON: queueJSON(s.State, s.QueueAt, s.QueuePosition, f.waiting), Priority: int(s.Priority),
 		Repository: f.repository.Owner + "/" + f.repository.Name, Issue: int(s.IssueNumber), Title: s.Title,
 		Requester: s.RequesterLogin, BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha,
 		Generation: int(s.Generation), Harness: f.harness(),

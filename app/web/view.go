@@ -152,7 +152,8 @@ func (p *pages) sessionView(f *facts, events []storage.WebEventsRow) sessionView
 	v := sessionView{
 		ID: s.ID, Title: s.Title, Repository: f.repository.Owner + "/" + f.repository.Name,
 		Requester: s.RequesterLogin, Issue: int(s.IssueNumber),
-		State: stateView(s.State), Reason: s.Reason, Words: s.Words, Queue: s.QueueReason,
+		State: stateView(s.State), Reason: s.Reason, Words: s.Words,
+		Queue:      queueWords(s.State, s.QueueReason, s.QueueAt, s.QueuePosition, f.waiting, p.clock.Now()),
 		Live:       !scheduler.Terminal(s.State) || !s.ReportedAt.Valid,
 		Conclusion: render.StateOf(string(s.State)).Conclusion,
 		Created:    s.CreatedAt, Started: s.StartedAt.Time, Finished: s.FinishedAt.Time,

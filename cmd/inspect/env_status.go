@@ -99,6 +99,7 @@ type nodeStatus struct {
 	Total   int64      `json:"total_bytes,omitempty"`
 	Free    int64      `json:"free_bytes,omitempty"`
 	Refuses string     `json:"refuses,omitempty"` // why it takes nothing now
+	Drains  bool       `json:"draining,omitempty"`
 	Clones  int        `json:"clones"`
 }
 
@@ -246,7 +247,7 @@ func readNodes(ctx context.Context, q *storage.Queries) (out []nodeStatus, state
 		_ = json.Unmarshal(r.State, &st) // one that said nothing yet has none
 		states[r.Name] = st
 		out = append(out, nodeStatus{
-			Node: r.Name, Seen: moment(r.SeenAt), Store: st.Store, Total: st.TotalBytes, Free: st.FreeBytes, Refuses: st.Refuses, Clones: len(st.Clones),
+			Node: r.Name, Seen: moment(r.SeenAt), Store: st.Store, Total: st.TotalBytes, Free: st.FreeBytes, Refuses: st.Refuses, Drains: r.Draining, Clones: len(st.Clones),
 		})
 	}
 	return out, states, nil
@@ -390,6 +391,9 @@ func (s envStatus) print(w io.Writer, now time.Time) error {
 		}
 		if n.Total > 0 {
 			use = fmt.Sprintf("%d %% of %s", (n.Total-n.Free)*100/n.Total, render.Bytes(n.Total))
+		}
+		if n.Drains {
+			takes = "no: it is draining"
 		}
 		if n.Refuses != "" {
 			takes = "no: " + cell(n.Refuses)

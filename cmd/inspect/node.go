@@ -70,6 +70,7 @@ func nodeCommand() *cobra.Command {
 	f.StringVar(&c.quarantines, "quarantines", "", "directory of its quarantines")
 	f.IntVar(&c.parent, "parent", 0, "end, with everything that runs here, when the process with this id, which started this one, has ended")
 	f.StringVar(&c.log, "log", "text", "text or json")
+	cmd.AddCommand(drainCommand())
 	return withEnvironment(cmd)
 }
 

@@ -14,8 +14,8 @@ import (
 )
 
 func sessionCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "session", Short: "Go on from an earlier turn of a session"}
-	cmd.AddCommand(rewindCommand(), forkCommand())
+	cmd := &cobra.Command{Use: "session", Short: "Look at a session, and go on from an earlier turn of it"}
+	cmd.AddCommand(showCommand(), rewindCommand(), forkCommand())
 	return cmd
 }
 

@@ -52,6 +52,12 @@ type FloorKeys struct {
 	// repository's submodules may be read from with a token. Where nobody has such
 	// a list there is none.
 	Submodules []string
+	// Priority is the most that a command may ask for; nil binds nothing. Where
+	// nobody says anything it is 0.
+	Priority *int
+	// PriorityLabels give a session that is started on an issue with that label,
+	// in lower case, its priority.
+	PriorityLabels map[string]int
 }
 
 // Tiers of sandboxes a floor can ask for, the weaker first.
@@ -93,6 +99,8 @@ func floorSchema() field {
 	limits := file["limits"]
 	limits.fields = maps.Clone(limits.fields)
 	limits.fields["keep_failed"] = file["keep_failed"]
+	limits.fields["priority"] = field{kind: kindInt, help: "a number from 0 to 50", check: between(0, 50)}
+	urgency := field{kind: kindInt, help: "a number from 1 to 50", check: between(1, 50)}
 	refresh := field{kind: kindMap, help: "a map", fields: map[string]field{"every": file["refresh"].fields["every"]}}
 	pattern := func(help string) field {
 		return field{kind: kindText, help: help, max: 200, check: func(s string) bool {
@@ -104,17 +112,18 @@ func floorSchema() field {
 	secret := field{kind: kindText, help: "the name of a secret, or a pattern like NPM_*", check: secretPattern.MatchString}
 	repositories := pattern("a pattern of owner/name like octocat/* (a * does not reach over a /, ** does)")
 	keys := map[string]field{
-		"egress":     {kind: kindList, help: "a list of hosts and ecosystems", max: 200, item: &host},
-		"limits":     limits,
-		"refresh":    refresh,
-		"models":     {kind: kindList, help: "a list of patterns of models", max: 100, item: &model},
-		"harnesses":  {kind: kindList, help: "a list of kinds of harness", item: &harness},
-		"data":       {kind: kindList, help: "a list of provenances", item: &provenance},
-		"secrets":    {kind: kindList, help: "a list of names of secrets", max: 200, item: &secret},
-		"submodules": {kind: kindList, help: "a list of patterns of repositories", max: 200, item: &repositories},
-		"publish":    publish,
-		"images":     {kind: kindList, help: "a list of patterns of images", max: 100, item: &image},
-		"sandbox":    {kind: kindText, help: "the least tier of sandboxes, bubblewrap or gvisor", only: Tiers()},
+		"egress":          {kind: kindList, help: "a list of hosts and ecosystems", max: 200, item: &host},
+		"limits":          limits,
+		"refresh":         refresh,
+		"models":          {kind: kindList, help: "a list of patterns of models", max: 100, item: &model},
+		"harnesses":       {kind: kindList, help: "a list of kinds of harness", item: &harness},
+		"data":            {kind: kindList, help: "a list of provenances", item: &provenance},
+		"secrets":         {kind: kindList, help: "a list of names of secrets", max: 200, item: &secret},
+		"submodules":      {kind: kindList, help: "a list of patterns of repositories", max: 200, item: &repositories},
+		"publish":         publish,
+		"images":          {kind: kindList, help: "a list of patterns of images", max: 100, item: &image},
+		"priority_labels": {kind: kindMap, help: "a map of labels to numbers", max: 50, anyKey: &urgency},
+		"sandbox":         {kind: kindText, help: "the least tier of sandboxes, bubblewrap or gvisor", only: Tiers()},
 	}
 	repository := maps.Clone(keys)
 	repository["match"] = repositories
@@ -175,6 +184,18 @@ func buildFloorKeys(n *yaml.Node) FloorKeys {
 	if keep := child(child(n, "limits"), "keep_failed"); keep != nil {
 		k.KeepFailed = new(time.Duration)
 		duration(keep, k.KeepFailed)
+	}
+	if most := child(child(n, "limits"), "priority"); most != nil {
+		k.Priority = new(int)
+		number(most, k.Priority)
+	}
+	if labels := child(n, "priority_labels"); labels != nil {
+		k.PriorityLabels = map[string]int{}
+		for i := 0; i+1 < len(labels.Content); i += 2 {
+			var priority int
+			number(labels.Content[i+1], &priority)
+			k.PriorityLabels[strings.ToLower(labels.Content[i].Value)] = priority
+		}
 	}
 	duration(child(child(n, "refresh"), "every"), &k.RefreshEvery)
 	publish := child(n, "publish")

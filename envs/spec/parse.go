@@ -351,6 +351,7 @@ func buildLimits(n *yaml.Node, l *Limits) {
 	number(child(n, "pids"), &l.Pids)
 	duration(child(n, "timeout"), &l.Timeout)
 	number(child(n, "concurrent"), &l.Concurrent)
+	number(child(n, "open_pull_requests"), &l.OpenPullRequests)
 	if budget := child(n, "budget_usd"); budget != nil {
 		l.Budget, _ = ParseMoney(budget.Value)
 	}

@@ -98,7 +98,7 @@ func schema() field {
 			"timeout":            {kind: kindDuration, help: "a duration like 45m, from 10s to 24h", check: durationBetween(10*time.Second, 24*time.Hour)},
 			"concurrent":         {kind: kindInt, help: "a number from 1 to 1000", check: between(1, 1000)},
 			"budget_usd":         {kind: kindNumber, help: "an amount in US dollars from 0.01 to 100000, with at most three decimals", check: budget},
-			"open_pull_requests": {kind: kindInt, help: "a number from 1 to 1000", check: between(1, 1000), later: true},
+			"open_pull_requests": {kind: kindInt, help: "a number from 1 to 1000", check: between(1, 1000)},
 		}},
 		"egress": {kind: kindList, help: "a list of hosts and ecosystems", max: 200, item: &field{kind: kindAny, help: "a host or a map with host and header_from", variants: []field{
 			host,

@@ -141,7 +141,10 @@ type Limits struct {
 	EgressBytes int64         `json:"egress_bytes"` // through the egress proxy, in both directions together
 	Timeout     time.Duration `json:"timeout"`      // of the harness's work, nanoseconds in JSON
 	Concurrent  int           `json:"concurrent"`   // sessions of this repository at once
-	Budget      Money         `json:"budget"`       // of the session's model calls
+	// OpenPullRequests of sessions of this repository, beyond which none is
+	// started; 0: any number.
+	OpenPullRequests int   `json:"open_pull_requests,omitempty"`
+	Budget           Money `json:"budget"` // of the session's model calls
 }
 
 // Refresh says how fresh snapshots are kept, and how fresh a session wants its

@@ -78,11 +78,28 @@ SELECT s.id FROM snapshots s WHERE s.node = sqlc.arg(node) AND (
 UPDATE node_work SET state = 'taken', lease_until = sqlc.arg(lease_until)::timestamptz, attempts = attempts + 1
 WHERE id = (
   SELECT w.id FROM node_work w
-  WHERE w.node = sqlc.arg(node) AND (w.state = 'pending' OR (w.state = 'taken' AND w.lease_until < sqlc.arg(now)::timestamptz))
+  WHERE w.node = sqlc.arg(node) AND (w.kind = 'refresh') = sqlc.arg(refresh)::boolean AND (w.state = 'pending' OR (w.state = 'taken' AND w.lease_until < sqlc.arg(now)::timestamptz))
     AND (w.lease_until IS NULL OR w.lease_until < sqlc.arg(now)::timestamptz)
   ORDER BY w.id LIMIT 1 FOR UPDATE SKIP LOCKED
 )
 RETURNING *;
+
+-- name: LockRefreshes :exec
+-- One transaction at a time hands a refresh out.
+SELECT pg_advisory_xact_lock(5284718520010002);
+
+-- name: RefreshesGoingOn :one
+-- On all nodes, and on one that may be draining.
+SELECT (SELECT count(*) FROM node_work w WHERE w.kind = 'refresh' AND w.state = 'taken' AND w.lease_until >= sqlc.arg(now)::timestamptz)::integer AS everywhere,
+  (SELECT count(*) FROM node_work w WHERE w.kind = 'refresh' AND w.state = 'taken' AND w.lease_until >= sqlc.arg(now)::timestamptz AND w.node = n.name)::integer AS here,
+  n.draining
+FROM nodes n WHERE n.name = sqlc.arg(node);
+
+-- name: NodeRunning :one
+SELECT count(*)::integer FROM attempts WHERE node = $1 AND ended_at IS NULL;
+
+-- name: SetNodeDraining :execrows
+UPDATE nodes SET draining = sqlc.arg(draining) WHERE name = sqlc.arg(name);
 
 -- name: RenewLease :exec
 UPDATE node_work SET lease_until = GREATEST(lease_until, sqlc.arg(lease_until)::timestamptz)

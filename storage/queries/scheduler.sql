@@ -8,8 +8,8 @@ SELECT * FROM sessions WHERE id = $1 FOR UPDATE;
 INSERT INTO sessions (
   id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login,
   title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source,
-  queue_reason, priority, created_at, state_at, deadline, next_check_at
-) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $19, $20, $21)
+  queue_reason, priority, created_at, state_at, queue_at, waiting_since, deadline, next_check_at
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $19, $19, $19, $20, $21)
 RETURNING *;
 
 -- name: SetSessionState :one
@@ -17,6 +17,8 @@ RETURNING *;
 UPDATE sessions SET
   state = sqlc.arg(state), reason = sqlc.arg(reason), words = sqlc.arg(words), queue_reason = sqlc.arg(queue_reason),
   version = version + 1, state_at = sqlc.arg(now), deadline = sqlc.arg(deadline), next_check_at = sqlc.arg(next_check_at),
+  queue_at = CASE sqlc.arg(queue_reason)::text WHEN '' THEN NULL ELSE sqlc.arg(now)::timestamptz END, queue_position = 0,
+  waiting_since = CASE WHEN sqlc.arg(waits_anew)::boolean THEN sqlc.arg(now)::timestamptz ELSE waiting_since END,
   effect_tries = 0, report_tries = 0, report_after = NULL,
   started_at = COALESCE(started_at, sqlc.narg(started_at)),
   finished_at = sqlc.narg(finished_at)
@@ -44,7 +46,59 @@ UPDATE sessions SET effect_tries = effect_tries + 1, next_check_at = sqlc.arg(ne
 WHERE id = sqlc.arg(id) AND version = sqlc.arg(version);
 
 -- name: SetQueueReason :exec
-UPDATE sessions SET queue_reason = $2 WHERE id = $1 AND state = 'queued';
+-- Since when it waits is told of the kind of reason: counters in it do not count.
+UPDATE sessions SET queue_reason = sqlc.arg(queue_reason),
+  queue_at = CASE WHEN sqlc.arg(same_kind)::boolean THEN COALESCE(queue_at, sqlc.arg(now)::timestamptz) ELSE sqlc.arg(now)::timestamptz END
+WHERE id = sqlc.arg(id) AND version = sqlc.arg(version) AND state = 'queued';
+
+-- name: SetQueuePositions :exec
+-- In the order of the ids, from 1.
+UPDATE sessions s SET queue_position = u.position
+FROM jsonb_array_elements_text(sqlc.arg(ids)::jsonb) WITH ORDINALITY AS u (id, position)
+WHERE s.id = u.id AND s.state = 'queued' AND s.queue_position <> u.position;
+
+-- name: QueueLength :one
+SELECT count(*)::integer FROM sessions WHERE state = 'queued' AND stop_at IS NULL;
+
+-- name: SlotsWaitedFor :one
+-- Whether sessions wait while fewer than that many hold a machine.
+SELECT (EXISTS (SELECT 1 FROM sessions w WHERE w.state = 'queued' AND w.stop_at IS NULL) AND (
+  SELECT count(*) FROM sessions s WHERE s.state IN ('placing', 'restoring', 'working', 'verifying')
+    AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.session_id = s.id AND a.generation = s.generation AND a.hopeless AND a.heartbeat_at IS NULL)
+) < sqlc.arg(slots)::bigint)::boolean;
+
+-- name: SetPlacingWait :exec
+-- What an attempt that was placed waits for; empty: nothing any more.
+UPDATE sessions SET queue_reason = sqlc.arg(queue_reason), deadline = sqlc.arg(deadline), next_check_at = sqlc.arg(next_check_at),
+  effect_tries = CASE WHEN sqlc.arg(failed)::boolean THEN effect_tries + 1 ELSE 0 END,
+  queue_at = CASE WHEN sqlc.arg(queue_reason)::text = '' THEN NULL WHEN sqlc.arg(same_kind)::boolean THEN COALESCE(queue_at, sqlc.arg(now)::timestamptz)
+    ELSE sqlc.arg(now)::timestamptz END
+WHERE id = sqlc.arg(id) AND version = sqlc.arg(version) AND state = 'placing';
+
+-- name: SetAttemptWait :exec
+UPDATE attempts SET work_deadline = sqlc.arg(work_deadline), deadline = sqlc.arg(deadline), hopeless = sqlc.arg(hopeless)
+WHERE session_id = sqlc.arg(session_id) AND generation = sqlc.arg(generation) AND heartbeat_at IS NULL;
+
+-- name: LiveAttempts :many
+-- Attempts whose end no engine has confirmed: they hold room on their node.
+SELECT a.node, s.spec FROM attempts a JOIN sessions s ON s.id = a.session_id
+WHERE a.reaped_at IS NULL AND a.stopped_at IS NULL AND NOT (a.hopeless AND a.heartbeat_at IS NULL);
+
+-- name: MissingAttempts :many
+-- Attempts since a rewind that found no snapshot where they ran.
+SELECT a.generation, a.node, a.snapshot_id, (n.node IS NOT DISTINCT FROM a.node)::boolean AS lost
+FROM attempts a LEFT JOIN snapshots n ON n.id = a.snapshot_id
+WHERE a.session_id = sqlc.arg(session_id) AND a.generation > sqlc.arg(rewound)::integer
+  AND a.outcome->>'kind' = 'infrastructure' AND a.outcome->>'reason' = 'snapshot_missing';
+
+-- name: OpenPullRequests :one
+-- Of a repository, of sessions that were delivered and whose end is not known.
+SELECT count(DISTINCT pull_request)::integer FROM sessions
+WHERE repository_id = $1 AND state = 'delivered' AND pull_request > 0 AND pull_closed_at IS NULL;
+
+-- name: SetPullRequestClosed :exec
+UPDATE sessions SET pull_closed_at = sqlc.narg(closed_at)
+WHERE repository_id = sqlc.arg(repository_id) AND pull_request = sqlc.arg(pull_request)::integer;
 
 -- name: SetReportTried :exec
 UPDATE sessions SET report_tries = report_tries + 1, report_after = sqlc.arg(after)::timestamptz
@@ -79,9 +133,11 @@ ORDER BY priority DESC, created_at, id LIMIT $1;
 
 -- name: ActiveByRepository :many
 -- Sessions that hold a machine.
-SELECT repository_id, count(*) AS active FROM sessions
-WHERE state IN ('placing', 'restoring', 'working', 'verifying')
-GROUP BY repository_id;
+SELECT s.repository_id, lower(r.owner)::text AS owner, s.installation_id, count(*) AS active
+FROM sessions s JOIN repositories r ON r.id = s.repository_id
+WHERE s.state IN ('placing', 'restoring', 'working', 'verifying')
+  AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.session_id = s.id AND a.generation = s.generation AND a.hopeless AND a.heartbeat_at IS NULL)
+GROUP BY s.repository_id, lower(r.owner), s.installation_id;
 
 -- name: LockAdmission :exec
 -- One transaction at a time decides who leaves the queue.
@@ -152,7 +208,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, COALESCE((SELECT f.secrets FROM 
 SELECT * FROM snapshots WHERE id = $1;
 
 -- name: InsertWork :exec
-INSERT INTO node_work (node, kind, key, data, created_at) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO node_work (node, kind, key, data, created_at, lease_until) VALUES ($1, $2, $3, $4, $5, sqlc.narg(not_before))
 ON CONFLICT (key) DO NOTHING;
 
 -- name: RepeatWork :exec

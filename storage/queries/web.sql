@@ -2,7 +2,7 @@
 
 -- name: WebSessions :many
 -- The list of sessions, newest first, before a moment and id (or from the newest).
-SELECT s.id, s.state, s.reason, s.title, s.issue_number, s.requester_login, s.queue_reason,
+SELECT s.id, s.state, s.reason, s.title, s.issue_number, s.requester_login, s.queue_reason, s.queue_at, s.queue_position, s.priority,
   s.pull_request, s.created_at, s.finished_at, r.owner, r.name
 FROM sessions s JOIN repositories r ON r.id = s.repository_id
 WHERE (s.created_at, s.id) < (sqlc.arg(before)::timestamptz, sqlc.arg(before_id)::text)
