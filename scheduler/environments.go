@@ -298,6 +298,7 @@ type found struct {
 	ready     []candidate
 	coming    coming
 	fetching  bool              // some would be ready once the session's commit is at hand there
+	nearly    []candidate       // those
 	full      bool              // a node that has one takes nothing now
 	away      string            // node that has or builds one and was not heard of lately
 	failed    *storage.Snapshot // the newest, if it could not be prepared
@@ -332,14 +333,15 @@ func (s *Scheduler) survey(ctx context.Context, q *storage.Queries, sess storage
 			if err != nil || end != nil {
 				return f, end, err
 			}
-			if !have {
-				f.fetching = true
-				continue
-			}
-			f.ready = append(f.ready, candidate{
+			c := candidate{
 				snapshot: sn.ID, node: sn.Node, commit: sn.CommitSha, exact: own, cold: sn.Cold, drift: drift,
 				newest: max(0, s.clock.Now().Sub(sn.NewestAt.Time)),
-			})
+			}
+			if !have {
+				f.fetching, f.nearly = true, append(f.nearly, c)
+				continue
+			}
+			f.ready = append(f.ready, c)
 		case snapshotBuilding:
 			if away {
 				f.away = sn.Node

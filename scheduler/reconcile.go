@@ -100,7 +100,11 @@ func (s *Scheduler) step(ctx context.Context, sess storage.Session) error {
 			return s.stepStop(ctx, sess)
 		}
 	}
-	if !s.clock.Now().Before(sess.Deadline) {
+	if now := s.clock.Now(); !now.Before(sess.Deadline) {
+		// After an absence of ours runners first get to say what they did meanwhile.
+		if heard := s.began.Add(s.times.Heartbeat); OnMachine(sess.State) && now.Before(heard) {
+			return s.stepAttempt(ctx, sess)
+		}
 		return s.stepDeadline(ctx, sess)
 	}
 	switch sess.State {
@@ -193,9 +197,7 @@ func (s *Scheduler) start(ctx context.Context, sess storage.Session, a storage.A
 	}
 	ref, err := s.o.Engine.Start(ctx, Attempt{
 		Session: sess.ID, Generation: int(a.Generation), Node: a.Node,
-		Repository: repo.Owner + "/" + repo.Name, Environment: sess.EnvironmentID, Commit: taken.Commit,
-		CPU: sp.Limits.CPU, Memory: sp.Limits.MemoryBytes, Priority: int(sess.Priority), Deadline: a.Deadline,
-		Secret: s.runnerSecret(sess.ID, a.Generation),
+		Secret: s.oneTimeSecret(sess.ID, a.Generation),
 	})
 	if err != nil && s.placer() != nil {
 		return s.notStarted(ctx, sess, err)
@@ -232,39 +234,43 @@ func (s *Scheduler) tryLater(ctx context.Context, sess storage.Session, cause er
 // tryAgain gives the current attempt up. The session goes back into the queue
 // for another one, or ends if it had enough of them.
 func (s *Scheduler) tryAgain(ctx context.Context, sess storage.Session, words string) error {
-	// Nothing of the old attempt may run beside the new one.
-	if err := s.stopAttempt(ctx, sess); err != nil {
-		return s.tryLater(ctx, sess, err, 30*time.Second)
-	}
-	tried, err := s.tried(ctx, sess)
-	if err != nil {
-		return err
-	}
+	tried := sess.Generation - sess.Rewound
 	if tried >= MaxAttempts {
-		_, err := s.apply(ctx, sess, change{
+		return s.giveUp(ctx, sess, change{
 			to: Infrastructure, reason: ReasonAttemptsExhausted, endWords: words,
 			words: fmt.Sprintf("All %d attempts failed through no fault of the work; the last one because %s.", MaxAttempts, words),
 		})
-		return err
 	}
-	_, err = s.apply(ctx, sess, change{
+	return s.giveUp(ctx, sess, change{
 		to: Queued, move: NewAttempt, endWords: words,
 		queueReason: fmt.Sprintf("attempt %d of %d follows: %s", tried+1, MaxAttempts, words),
 	})
-	return err
 }
 
-// stopAttempt ends what the engine runs for a session's current attempt.
-func (s *Scheduler) stopAttempt(ctx context.Context, sess storage.Session) error {
-	if sess.Generation == 0 {
-		return nil
-	}
-	a, err := s.attempt(ctx, sess)
-	if err != nil || !a.EngineRef.Valid {
+// engineStop is how long the end of an attempt that does not count any more is
+// waited for.
+const engineStop = 20 * time.Second
+
+// giveUp applies a change that ends the current attempt, and only then has the
+// engine end its processes: nothing it says counts from here on, so a machine
+// that cannot be reached holds no session up. Where it can, nothing of the old
+// attempt runs beside the next one, which is started after this. What is not
+// ended now the sweep ends.
+func (s *Scheduler) giveUp(ctx context.Context, sess storage.Session, c change) error {
+	if _, err := s.apply(ctx, sess, c); err != nil {
 		return err
 	}
-	if err := s.o.Engine.Stop(ctx, a.EngineRef.RawMessage); err != nil {
-		return fmt.Errorf("stopping attempt %d of session %s: %w", a.Generation, sess.ID, err)
+	if !OnMachine(sess.State) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, engineStop)
+	defer cancel()
+	a, err := s.attempt(ctx, sess)
+	if err == nil && a.EngineRef.Valid {
+		err = s.o.Engine.Stop(ctx, a.EngineRef.RawMessage)
+	}
+	if err != nil {
+		s.log.Warn("an attempt that does not count any more could not be ended yet", "session", sess.ID, "generation", sess.Generation, "error", err)
 	}
 	return nil
 }
@@ -297,9 +303,6 @@ func (s *Scheduler) stepDeadline(ctx context.Context, sess storage.Session) erro
 	case Restoring:
 		return s.tryAgain(ctx, sess, "the environment was not restored in time")
 	case Working, Verifying:
-		if err := s.stopAttempt(ctx, sess); err != nil {
-			return s.tryLater(ctx, sess, err, 30*time.Second)
-		}
 		words := "The work was not over in time. What was uploaded last is kept in the evidence."
 		if sess.State == Verifying {
 			words = "The verification was not over in time. The work is kept in the evidence."
@@ -310,8 +313,7 @@ func (s *Scheduler) stepDeadline(ctx context.Context, sess storage.Session) erro
 	default:
 		c = change{to: Stopped, reason: "approval_expired", words: "Nobody answered in time."}
 	}
-	_, err := s.apply(ctx, sess, c)
-	return err
+	return s.giveUp(ctx, sess, c)
 }
 
 // stepStop realises a stop that somebody asked for: the runner is given a
@@ -339,12 +341,8 @@ func (s *Scheduler) stepStop(ctx context.Context, sess storage.Session) error {
 				return nil // taken in the next step
 			}
 		}
-		if err := s.stopAttempt(ctx, sess); err != nil {
-			return s.tryLater(ctx, sess, err, 30*time.Second)
-		}
 	}
-	_, err := s.apply(ctx, sess, c)
-	return err
+	return s.giveUp(ctx, sess, c)
 }
 
 // tooLateToStop tells whether something of the result may be in the world

@@ -80,6 +80,17 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 	if err != nil {
 		return wire.Spec{}, err
 	}
+	if a.Allocation != "" && snap.Node == a.Node {
+		// The engine chose the node: the commit may still be on its way there. If it
+		// cannot be had the runner will find that, and say so.
+		have, _, end, err := s.fetched(ctx, q, sess, snap)
+		if err != nil {
+			return wire.Spec{}, err
+		}
+		if !have && end == nil {
+			return wire.Spec{}, refuse(codeUnavailable, "the session's commit is being fetched on node %s; try again", a.Node)
+		}
+	}
 	out := wire.Spec{
 		Session: sess.ID, Generation: int(a.Generation),
 		Repository: repo.Owner + "/" + repo.Name, RepositoryID: repo.ID,
@@ -197,18 +208,16 @@ func (s *Scheduler) Beat(ctx context.Context, r Runner, _ wire.Heartbeat) (wire.
 	var reply wire.HeartbeatReply
 	err := s.current(ctx, r, func(tx *storage.Tx, _ storage.Session, a storage.Attempt) error {
 		now := s.clock.Now()
-		hash := hashOf(r.bearer)
-		renew := r.bearer == "" || !a.TokenIssued.Valid ||
-			now.Sub(a.TokenIssued.Time) > a.TokenExpires.Time.Sub(a.TokenIssued.Time)/2 ||
-			subtle.ConstantTimeCompare(hash, a.TokenHash) != 1 // the renewed one got lost
-		if !renew {
+		keep, until := a.TokenHash, a.TokenExpires
+		last := r.bearer != "" && subtle.ConstantTimeCompare(hashOf(r.bearer), a.TokenHash) == 1
+		if last && a.TokenIssued.Valid && now.Sub(a.TokenIssued.Time) <= tokenLife/2 {
 			reply = wire.HeartbeatReply{Token: r.bearer, Expires: a.TokenExpires.Time}
 			return tx.Q().SetHeartbeat(ctx, storage.SetHeartbeatParams{SessionID: a.SessionID, Generation: a.Generation, Now: now})
 		}
-		if r.bearer == "" {
-			hash = a.TokenHash
+		if r.bearer != "" && !last { // the renewed one got lost
+			keep, until = a.PrevTokenHash, a.PrevTokenExpires
 		}
-		t, err := s.issue(ctx, tx.Q(), a, hash)
+		t, err := s.issue(ctx, tx.Q(), a, keep, until)
 		reply = wire.HeartbeatReply(t)
 		return err
 	})

@@ -153,7 +153,8 @@ type Scheduler struct {
 	clock  proc.Clock
 	log    *slog.Logger
 	times  Times
-	secret []byte // tokens and one-time secrets are derived from it
+	began  time.Time // of this process's life
+	secret []byte    // tokens and one-time secrets are derived from it
 	insert *river.Client[*sql.Tx]
 	locks  *locks
 	rates  rates
@@ -185,7 +186,7 @@ func New(o Options) (*Scheduler, error) {
 	mac := hmac.New(sha256.New, o.GrantKey.Seed())
 	mac.Write([]byte("inspect runner secrets v1"))
 	s := &Scheduler{
-		o: o, db: o.DB, clock: o.Clock, log: o.Log, times: o.Times.withDefaults(),
+		o: o, db: o.DB, clock: o.Clock, log: o.Log, times: o.Times.withDefaults(), began: o.Clock.Now(),
 		secret: mac.Sum(nil), locks: newLocks(o.DB.Pool()),
 	}
 	var err error

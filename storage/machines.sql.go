@@ -652,6 +652,45 @@ func (q *Queries) SetAttemptAcked(ctx context.Context, arg SetAttemptAckedParams
 	return err
 }
 
+const setAttemptAllocation = `-- name: SetAttemptAllocation :exec
+UPDATE attempts SET allocation = $3 WHERE session_id = $1 AND generation = $2 AND allocation = ''
+`
+
+type SetAttemptAllocationParams struct {
+	SessionID  string
+	Generation int32
+	Allocation string
+}
+
+// The caller holds the row's lock; a second allocation finds it set.
+func (q *Queries) SetAttemptAllocation(ctx context.Context, arg SetAttemptAllocationParams) error {
+	_, err := q.db.ExecContext(ctx, setAttemptAllocation, arg.SessionID, arg.Generation, arg.Allocation)
+	return err
+}
+
+const setAttemptNode = `-- name: SetAttemptNode :exec
+UPDATE attempts SET node = $3, snapshot_id = $4, taken = $5, fork = NULL WHERE session_id = $1 AND generation = $2
+`
+
+type SetAttemptNodeParams struct {
+	SessionID  string
+	Generation int32
+	Node       string
+	SnapshotID string
+	Taken      pqtype.NullRawMessage
+}
+
+func (q *Queries) SetAttemptNode(ctx context.Context, arg SetAttemptNodeParams) error {
+	_, err := q.db.ExecContext(ctx, setAttemptNode,
+		arg.SessionID,
+		arg.Generation,
+		arg.Node,
+		arg.SnapshotID,
+		arg.Taken,
+	)
+	return err
+}
+
 const setAttemptOutcome = `-- name: SetAttemptOutcome :exec
 UPDATE attempts SET outcome = $3 WHERE session_id = $1 AND generation = $2 AND outcome IS NULL
 `

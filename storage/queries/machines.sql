@@ -5,6 +5,13 @@ UPDATE attempts SET token_hash = sqlc.arg(token_hash), token_expires = sqlc.arg(
   heartbeat_at = sqlc.arg(now)::timestamptz
 WHERE session_id = sqlc.arg(session_id) AND generation = sqlc.arg(generation);
 
+-- name: SetAttemptAllocation :exec
+-- The caller holds the row's lock; a second allocation finds it set.
+UPDATE attempts SET allocation = $3 WHERE session_id = $1 AND generation = $2 AND allocation = '';
+
+-- name: SetAttemptNode :exec
+UPDATE attempts SET node = $3, snapshot_id = $4, taken = $5, fork = NULL WHERE session_id = $1 AND generation = $2;
+
 -- name: ClearAttemptSecret :exec
 UPDATE attempts SET secret_hash = NULL WHERE session_id = $1 AND generation = $2 AND secret_hash IS NOT NULL;
 
