@@ -21,6 +21,7 @@ import (
 type Machines interface {
 	Exchange(ctx context.Context, r wire.TokenRequest) (wire.TokenReply, error)
 	Authenticate(ctx context.Context, bearer string) (scheduler.Runner, error)
+	AuthenticateBeat(ctx context.Context, bearer string) (scheduler.Runner, error)
 	Spec(ctx context.Context, r scheduler.Runner) (wire.Spec, error)
 	AppendEvents(ctx context.Context, r scheduler.Runner, events []wire.Event) (wire.EventsReply, error)
 	PutArtifact(ctx context.Context, r scheduler.Runner, sha256 string, content io.Reader) error
@@ -86,7 +87,7 @@ func NewMachines(o MachinesOptions) http.Handler {
 	mux.HandleFunc("GET /runner/v1/bundle/{sha256}", m.runner(m.getBundle))
 	mux.HandleFunc("POST /runner/v1/secrets", m.runner(m.secrets))
 	mux.HandleFunc("GET /runner/v1/directives", m.runner(m.directives))
-	mux.HandleFunc("POST /runner/v1/heartbeat", m.runner(m.beat))
+	mux.HandleFunc("POST /runner/v1/heartbeat", m.runnerBy(m.AuthenticateBeat, m.beat))
 	mux.HandleFunc("POST /runner/v1/outcome", m.runner(m.outcome))
 
 	if o.Model != nil {
@@ -104,7 +105,10 @@ func NewMachines(o MachinesOptions) http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		m.refuse(w, r, &wire.Error{Code: "not_found", Message: "there is no " + r.Method + " " + r.URL.Path + " in this protocol"})
 	})
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(wire.HeaderVersion, strconv.Itoa(wire.Version))
+		mux.ServeHTTP(w, r)
+	})
 }
 
 func health(healthy func(context.Context) error) http.HandlerFunc {
@@ -150,10 +154,14 @@ func (m *machines) open(h handler) http.HandlerFunc {
 }
 
 // runner serves calls of a runner.
-func (m *machines) runner(h handler) http.HandlerFunc {
+func (m *machines) runner(h handler) http.HandlerFunc { return m.runnerBy(m.Authenticate, h) }
+
+type authenticate = func(ctx context.Context, bearer string) (scheduler.Runner, error)
+
+func (m *machines) runnerBy(auth authenticate, h handler) http.HandlerFunc {
 	return m.open(func(c *call) (any, error) {
 		var err error
-		if c.run, err = RunnerOf(m.Machines, c.r); err != nil {
+		if c.run, err = runnerOf(auth, c.r); err != nil {
 			return nil, err
 		}
 		return h(c)
@@ -163,6 +171,10 @@ func (m *machines) runner(h handler) http.HandlerFunc {
 // RunnerOf finds out which runner sends a request: bearer token, and identity
 // headers that say the same. The error is a *wire.Error.
 func RunnerOf(m Machines, r *http.Request) (scheduler.Runner, error) {
+	return runnerOf(m.Authenticate, r)
+}
+
+func runnerOf(auth authenticate, r *http.Request) (scheduler.Runner, error) {
 	if err := checkVersion(r); err != nil {
 		return scheduler.Runner{}, err
 	}
@@ -170,7 +182,7 @@ func RunnerOf(m Machines, r *http.Request) (scheduler.Runner, error) {
 	if err != nil {
 		return scheduler.Runner{}, err
 	}
-	run, err := m.Authenticate(r.Context(), bearer)
+	run, err := auth(r.Context(), bearer)
 	if err != nil {
 		return run, err
 	}
@@ -271,14 +283,26 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the machine sees a broken answer and asks again
 }
 
-// checkVersion serves this protocol version and the one before.
+// checkVersion refuses machines that this build does not understand.
 func checkVersion(r *http.Request) error {
 	v, err := strconv.Atoi(r.Header.Get(wire.HeaderVersion))
-	if err != nil || v > wire.Version || v < wire.Version-1 || v < 1 {
-		return &wire.Error{Code: "version", Message: "this control plane speaks protocol version " + strconv.Itoa(wire.Version) +
-			" and the one before; send it as " + wire.HeaderVersion + " and update whichever is older"}
+	if err != nil {
+		return &wire.Error{Code: "version", Message: "this control plane speaks protocol version " + strconv.Itoa(wire.Version) + "; say yours as " + wire.HeaderVersion}
+	}
+	who := "the runner"
+	if strings.HasPrefix(r.URL.Path, "/node/") {
+		who = "the node daemon"
+	}
+	if words := wire.Misfit(who, v, wire.Version); words != "" {
+		return &wire.Error{Code: "version", Message: words}
 	}
 	return nil
+}
+
+// newer says whether a machine that is served speaks a newer version than this.
+func newer(r *http.Request) bool {
+	v, err := strconv.Atoi(r.Header.Get(wire.HeaderVersion))
+	return err == nil && v > wire.Version
 }
 
 func bearerOf(r *http.Request) (string, error) {
@@ -290,13 +314,15 @@ func bearerOf(r *http.Request) (string, error) {
 	return token, nil
 }
 
-// decode reads a body of one JSON value: bounded in size and time, no unknown
-// members, nothing after it.
+// decode reads a body of one JSON value: bounded in size and time, nothing after
+// it, no unknown members but those of a machine that is newer than this.
 func (c *call) decode(limit int64, v any) error {
 	body, done := c.body(limit, jsonTime)
 	defer done()
 	d := json.NewDecoder(body)
-	d.DisallowUnknownFields()
+	if !newer(c.r) {
+		d.DisallowUnknownFields()
+	}
 	if err := d.Decode(v); err != nil {
 		return decodeError(err)
 	}

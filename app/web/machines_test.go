@@ -60,6 +60,13 @@ func (f *fake) Authenticate(_ context.Context, bearer string) (scheduler.Runner,
 	return scheduler.Runner{}, &wire.Error{Code: "unauthorized", Message: "unknown token"}
 }
 
+func (f *fake) AuthenticateBeat(ctx context.Context, bearer string) (scheduler.Runner, error) {
+	if bearer == "expired" {
+		bearer = goodToken
+	}
+	return f.Authenticate(ctx, bearer)
+}
+
 func (f *fake) Spec(_ context.Context, r scheduler.Runner) (wire.Spec, error) {
 	return wire.Spec{Session: r.Session, Generation: r.Generation}, f.note("spec")
 }
@@ -236,6 +243,48 @@ func TestEveryRoute(t *testing.T) {
 	}
 }
 
+// Neighbours are served, and what a newer machine says beyond what is known
+// here is passed over. Every answer says our version; a refusal says both and
+// what to update.
+func TestVersionsOfMachines(t *testing.T) {
+	const body = `{"phase":"working","of_tomorrow":true}`
+	for _, c := range []struct {
+		version, status int
+		words           string
+	}{
+		{wire.Version - 2, 426, "update inspect on the node"},
+		{wire.Version, 400, "not the JSON"},
+		{wire.Version + 1, 200, ""},
+		{wire.Version + 2, 426, "update the control plane"},
+	} {
+		m := newMachine(t)
+		req, err := http.NewRequestWithContext(t.Context(), "POST", m.URL+"/runner/v1/heartbeat", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k, v := range map[string]string{
+			"Authorization": "Bearer expired", wire.HeaderSession: "s1", wire.HeaderGeneration: "2", wire.HeaderVersion: strconv.Itoa(c.version),
+		} {
+			req.Header.Set(k, v)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		out, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != c.status || !strings.Contains(string(out), c.words) || resp.Header.Get(wire.HeaderVersion) != strconv.Itoa(wire.Version) {
+			t.Errorf("version %d: %d, answered as version %q: %s", c.version, resp.StatusCode, resp.Header.Get(wire.HeaderVersion), out)
+		}
+		if c.status == 426 && !strings.Contains(string(out), fmt.Sprintf("version %d of the protocol and the control plane version %d", c.version, wire.Version)) {
+			t.Errorf("version %d: %s", c.version, out)
+		}
+	}
+}
+
 func TestEventDataStaysAsItCame(t *testing.T) {
 	m := newMachine(t)
 	const data = `{"words":"hi","n":12345678901234567890,"deep":[{}]}`
@@ -265,7 +314,8 @@ func TestRefusals(t *testing.T) {
 		code               string
 	}{
 		"no version":            {"GET", "/runner/v1/spec", "", header(wire.HeaderVersion, ""), 426, "version"},
-		"version of tomorrow":   {"GET", "/runner/v1/spec", "", header(wire.HeaderVersion, strconv.Itoa(wire.Version+1)), 426, "version"},
+		"version of tomorrow":   {"GET", "/runner/v1/spec", "", header(wire.HeaderVersion, strconv.Itoa(wire.Version+2)), 426, "version"},
+		"expired token":         {"GET", "/runner/v1/spec", "", header("Authorization", "Bearer expired"), 401, "unauthorized"},
 		"version too old":       {"GET", "/runner/v1/spec", "", header(wire.HeaderVersion, strconv.Itoa(wire.Version-2)), 426, "version"},
 		"version, for a token":  {"POST", "/runner/v1/token", "{}", header(wire.HeaderVersion, "x"), 426, "version"},
 		"no token":              {"GET", "/runner/v1/spec", "", header("Authorization", ""), 401, "unauthorized"},

@@ -71,6 +71,9 @@ func (c *control) do(ctx context.Context, method, path string, in, out any, time
 		return fmt.Errorf("ask the control plane: %w", err)
 	}
 	defer res.Body.Close()
+	if err := wire.Answered("the node daemon", res.Header.Get(wire.HeaderVersion)); err != nil {
+		return fmt.Errorf("the control plane's answer to %s %s counts for nothing: %v", method, path, err) // no refusal: it may be updated
+	}
 	reply, err := io.ReadAll(io.LimitReader(res.Body, maxReply+1))
 	if err != nil {
 		return fmt.Errorf("read the control plane's answer: %w", err)
@@ -97,7 +100,7 @@ func (c *control) do(ctx context.Context, method, path string, in, out any, time
 	if json.Unmarshal(reply, e) != nil || e.Code == "" {
 		return fmt.Errorf("the control plane answered %s %s with %s", method, path, res.Status)
 	}
-	if res.StatusCode >= 500 {
+	if res.StatusCode >= 500 || e.Code == "version" { // either side may be updated
 		return fmt.Errorf("the control plane answered %s %s: %s", method, path, e.Message)
 	}
 	return e

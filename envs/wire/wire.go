@@ -6,11 +6,12 @@ package wire
 
 import "time"
 
-// Version is the protocol version this build speaks. The control plane serves
-// Version and Version-1; anything else is refused with words.
+// Version is the protocol version this build speaks. Its neighbours are
+// understood too, see Speaks; anything else is refused with words.
 const Version = 1
 
-// HeaderVersion, HeaderGeneration and HeaderSession travel on every machine call.
+// HeaderVersion, HeaderGeneration and HeaderSession travel on every machine call,
+// the first also on every answer.
 const (
 	HeaderVersion    = "Inspect-Protocol"
 	HeaderGeneration = "Inspect-Generation"
