@@ -25,7 +25,7 @@ func (s *Scheduler) ModelCaller(ctx context.Context, r Runner) (wire.ModelCaller
 		return wire.ModelCaller{}, err
 	}
 	if Terminal(sess.State) || a.Outcome.Valid {
-		return wire.ModelCaller{}, refuse(codeUnauthorized, "the work of this attempt is over; it calls no models any more")
+		return wire.ModelCaller{}, refuse(codeForbidden, "the work of this attempt is over; it calls no models any more")
 	}
 	sp, err := sessionSpec(sess)
 	if err != nil {

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,12 +29,17 @@ func runnerCommand() *cobra.Command {
 			if err := proc.KeepToItself(); err != nil {
 				return err
 			}
-			secret, err := runner.ReadSecret(os.Stdin)
-			if err != nil {
+			if err := dropEngine(); err != nil {
 				return err
 			}
-			o.Secret = secret
-			o.Log = newLog("text", redact.New(secret)).With("session", o.Session, "generation", o.Generation)
+			if o.IdentityFile == "" {
+				secret, err := runner.ReadSecret(os.Stdin)
+				if err != nil {
+					return err
+				}
+				o.Secret = secret
+			}
+			o.Log = newLog("text", redact.New(o.Secret)).With("session", o.Session, "generation", o.Generation)
 			ctx, done := withParent(cmd.Context(), parent)
 			defer done()
 			context.AfterFunc(ctx, func() {
@@ -49,8 +56,24 @@ func runnerCommand() *cobra.Command {
 	f.StringVar(&o.ControlURL, "control", "", "address of the control plane's machine listener")
 	f.StringVar(&o.Session, "session", "", "id of the session")
 	f.IntVar(&o.Generation, "generation", 0, "number of the attempt")
+	f.StringVar(&o.IdentityFile, "identity-file", "", "file of the token that the cluster of this machine signs and renews, which proves who this is; without it a one-time secret is read from standard input")
 	f.StringVar(&o.NodeSocket, "node-socket", "", "socket of the node daemon")
 	f.StringVar(&o.Spool, "spool", "", "directory for what waits to be sent")
 	f.IntVar(&parent, "parent", 0, "end when the process with this id, which started this one, has ended")
 	return cmd
+}
+
+// dropEngine takes out of the environment what Nomad gives to what it runs:
+// nothing that this process starts is to know of its cluster.
+func dropEngine() error {
+	for _, e := range os.Environ() {
+		name, _, _ := strings.Cut(e, "=")
+		if !strings.HasPrefix(name, "NOMAD_") {
+			continue
+		}
+		if err := os.Unsetenv(name); err != nil {
+			return fmt.Errorf("take %s out of the environment: %w", name, err)
+		}
+	}
+	return nil
 }

@@ -256,7 +256,7 @@ func (d *Door) once(ctx context.Context, r *http.Request, ep endpoint, body stri
 	}
 	away := false
 	switch res.StatusCode {
-	case http.StatusServiceUnavailable:
+	case http.StatusServiceUnavailable, http.StatusUnauthorized: // the latter: our token is being renewed
 		away = res.Header.Get(headerAnswer) != fromProvider
 	case http.StatusBadGateway, http.StatusGatewayTimeout, http.StatusTooManyRequests:
 		away = res.Header.Get(headerAnswer) == "" // somebody before the control plane

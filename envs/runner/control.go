@@ -49,6 +49,8 @@ type control struct {
 	red   *redact.Redactor
 	fatal func(error) // told once of ErrStale and ErrRefused
 
+	renewing sync.Mutex // one at a time asks for a new token
+
 	mu    sync.Mutex
 	token string
 }
@@ -97,6 +99,7 @@ type request struct {
 	open         func() (io.ReadCloser, error) // set by prepare
 	size         int64                         // of the body
 	noToken      bool
+	each         func() (any, error) // makes body anew for each try
 }
 
 // do calls until there is an answer that no repetition will change. The error
@@ -111,7 +114,13 @@ func (c *control) do(ctx context.Context, r request) error {
 	}
 	unauthorized, said := 0, false
 	err := proc.Retry(ctx, c.clock, proc.Policy{Attempts: r.tries, Max: c.opt.pace.retryMax}, func(ctx context.Context) error {
+		token := c.bearer()
 		err := c.try(ctx, r)
+		if isUnauthorized(err) && !r.noToken {
+			if rerr := c.renew(ctx, token); rerr != nil {
+				err = rerr
+			}
+		}
 		if err == nil {
 			return nil
 		}
@@ -120,8 +129,13 @@ func (c *control) do(ctx context.Context, r request) error {
 		case errors.As(err, &we) && we.Code == "stale_generation":
 			c.fatal(ErrStale)
 			return proc.Permanent(ErrStale)
-		case errors.As(err, &we) && we.Code == "unauthorized":
-			if unauthorized++; unauthorized >= unauthorizedTries || r.noToken {
+		case isUnauthorized(err):
+			// What an identity's file holds may have expired while its cluster was
+			// away: somebody who was let in once tries on, as long as the call may take.
+			if token != "" && c.opt.IdentityFile != "" {
+				break
+			}
+			if unauthorized++; unauthorized >= unauthorizedTries || r.noToken && c.opt.IdentityFile == "" {
 				err = fmt.Errorf("%w: %w", ErrRefused, err)
 				c.fatal(err)
 				return proc.Permanent(err)
@@ -170,6 +184,15 @@ func (r *request) prepare() error {
 func (c *control) try(ctx context.Context, r request) error {
 	ctx, cancel := proc.WithTimeout(ctx, c.clock, r.wait)
 	defer cancel()
+	if r.each != nil {
+		var err error
+		if r.body, err = r.each(); err != nil {
+			return err
+		}
+		if err := r.prepare(); err != nil {
+			return proc.Permanent(err)
+		}
+	}
 	var body io.ReadCloser
 	if r.open != nil {
 		var err error
@@ -209,6 +232,9 @@ func (c *control) try(ctx context.Context, r request) error {
 		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10)) // so that the connection can be used again
 		_ = res.Body.Close()
 	}()
+	if err := wire.Answered("the runner", res.Header.Get(wire.HeaderVersion)); err != nil {
+		return err
+	}
 	if res.StatusCode/100 != 2 {
 		return refusal(r, res)
 	}
@@ -235,9 +261,54 @@ func (c *control) sign(h http.Header) {
 	h.Set(wire.HeaderVersion, strconv.Itoa(wire.Version))
 	h.Set(wire.HeaderSession, c.opt.Session)
 	h.Set(wire.HeaderGeneration, strconv.Itoa(c.opt.Generation))
+	h.Set("Authorization", "Bearer "+c.bearer())
+}
+
+func (c *control) bearer() string {
 	c.mu.Lock()
-	h.Set("Authorization", "Bearer "+c.token)
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	return c.token
+}
+
+func isUnauthorized(err error) bool {
+	var we *wire.Error
+	return errors.As(err, &we) && we.Code == "unauthorized"
+}
+
+// renew gets a new token in place of one that was refused, in one try, unless
+// somebody else just did. With an identity that is shown again; a one-time
+// secret is used up, and a heartbeat is what is left.
+func (c *control) renew(ctx context.Context, refused string) error {
+	c.renewing.Lock()
+	defer c.renewing.Unlock()
+	if c.bearer() != refused {
+		return nil
+	}
+	var reply wire.HeartbeatReply
+	r := request{method: http.MethodPost, path: "heartbeat", body: wire.Heartbeat{}, wait: c.opt.pace.request, reply: &reply}
+	if c.opt.IdentityFile != "" {
+		r.path, r.body, r.noToken, r.each = "token", nil, true, c.proof
+	}
+	if err := r.prepare(); err != nil {
+		return proc.Permanent(err)
+	}
+	if err := c.try(ctx, r); err != nil {
+		return err
+	}
+	c.setToken(reply.Token)
+	return nil
+}
+
+// proof is what proves who we are, as it is now.
+func (c *control) proof() (any, error) {
+	r := wire.TokenRequest{Session: c.opt.Session, Generation: c.opt.Generation, Secret: c.opt.Secret}
+	if c.opt.IdentityFile == "" {
+		return r, nil
+	}
+	var err error
+	r.JWT, err = readIdentity(c.opt.IdentityFile)
+	c.red.Add(r.JWT)
+	return r, err
 }
 
 // refusal makes a *wire.Error of an answer that is not 2xx, whoever gave it.
@@ -271,12 +342,11 @@ func refusal(r request, res *http.Response) error {
 	return e
 }
 
-// identify exchanges the secret for a token and forgets the secret.
+// identify exchanges the proof of who we are for a token and forgets the secret.
 func (c *control) identify(ctx context.Context) error {
 	var reply wire.TokenReply
 	err := c.do(ctx, request{
-		method: http.MethodPost, path: "token", noToken: true, reply: &reply,
-		body: wire.TokenRequest{Session: c.opt.Session, Generation: c.opt.Generation, Secret: c.opt.Secret},
+		method: http.MethodPost, path: "token", noToken: true, reply: &reply, each: c.proof,
 	})
 	c.opt.Secret = ""
 	if err != nil {

@@ -8,8 +8,11 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"inspect/envs/egress"
 	"inspect/envs/proc"
@@ -25,6 +28,9 @@ type Options struct {
 	// (ReadSecret), never from arguments or environment, and is forgotten once
 	// it has been exchanged.
 	Secret string
+	// IdentityFile, if set, holds the proof of identity in place of Secret: a token
+	// that the machine's cluster signs and renews. It is read anew each time.
+	IdentityFile string
 	// NodeSocket is the node daemon's unix socket; unused if Node is set.
 	NodeSocket string
 	// Spool is a directory for events and output that wait to be sent. It is
@@ -123,8 +129,8 @@ func (o *Options) check() error {
 		return fmt.Errorf("%q is not a session", o.Session)
 	case o.Generation < 1:
 		return fmt.Errorf("%d is not a generation", o.Generation)
-	case o.Secret == "":
-		return errors.New("there is no secret to prove this runner's identity with")
+	case (o.Secret == "") == (o.IdentityFile == ""):
+		return errors.New("this runner's identity is proved with either a one-time secret or the file of an identity")
 	case o.Spool == "":
 		return errors.New("there is no spool directory")
 	case o.Node == nil && o.NodeSocket == "":
@@ -142,6 +148,35 @@ func (o *Options) check() error {
 	o.pace.setDefaults()
 	o.places.setDefaults()
 	return nil
+}
+
+// maxIdentity bounds an identity's file, in bytes.
+const maxIdentity = 8 << 10
+
+// readIdentity reads the token in the file of an identity. It may be just being
+// written: an error or half a token is worth another try.
+func readIdentity(path string) (string, error) {
+	f, err := os.OpenFile(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("open this runner's identity: %w", err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return "", fmt.Errorf("read this runner's identity: %w", err)
+	}
+	if !st.Mode().IsRegular() || st.Size() > maxIdentity {
+		return "", fmt.Errorf("%s is no file of at most %d bytes, so it is no identity", path, maxIdentity)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxIdentity))
+	if err != nil {
+		return "", fmt.Errorf("read this runner's identity: %w", err)
+	}
+	token := strings.TrimSpace(string(b))
+	if token == "" {
+		return "", fmt.Errorf("%s holds no identity yet", path)
+	}
+	return token, nil
 }
 
 // maxSecret bounds the secret's line, in bytes.
