@@ -101,6 +101,13 @@ func (s *Scheduler) Refs(ctx context.Context, node string) (wire.Refs, error) {
 	for _, a := range attempts {
 		refs.Sessions = append(refs.Sessions, wire.SessionRef{Session: a.SessionID, Generation: int(a.Generation)})
 	}
+	over, err := s.db.Q().NodeOver(ctx, storage.NodeOverParams{Node: node, Since: s.clock.Now().Add(-tokenSlack)}) // as long as grants
+	if err != nil {
+		return refs, s.unavailable(ctx, err)
+	}
+	for _, a := range over {
+		refs.Over = append(refs.Over, wire.SessionRef{Session: a.SessionID, Generation: int(a.Generation)})
+	}
 	ids, err := s.db.Q().NodeSnapshots(ctx, node)
 	if err != nil {
 		return refs, s.unavailable(ctx, err)

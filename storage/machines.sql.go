@@ -405,15 +405,44 @@ func (q *Queries) NodeByToken(ctx context.Context, tokenHash []byte) (string, er
 	return name, err
 }
 
-const nodeRunning = `-- name: NodeRunning :one
-SELECT count(*)::integer FROM attempts WHERE node = $1 AND ended_at IS NULL
+const nodeOver = `-- name: NodeOver :many
+SELECT a.session_id, a.generation FROM attempts a JOIN sessions s ON s.id = a.session_id
+WHERE a.node = $1 AND a.deadline > $2::timestamptz
+  AND (a.generation < s.generation OR a.ended_at IS NOT NULL AND a.outcome IS NULL)
 `
 
-func (q *Queries) NodeRunning(ctx context.Context, node string) (int32, error) {
-	row := q.db.QueryRowContext(ctx, nodeRunning, node)
-	var column_1 int32
-	err := row.Scan(&column_1)
-	return column_1, err
+type NodeOverParams struct {
+	Node  string
+	Since time.Time
+}
+
+type NodeOverRow struct {
+	SessionID  string
+	Generation int32
+}
+
+// Attempts on a node that count no more and whose deadline is not past.
+func (q *Queries) NodeOver(ctx context.Context, arg NodeOverParams) ([]NodeOverRow, error) {
+	rows, err := q.db.QueryContext(ctx, nodeOver, arg.Node, arg.Since)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []NodeOverRow
+	for rows.Next() {
+		var i NodeOverRow
+		if err := rows.Scan(&i.SessionID, &i.Generation); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const nodeSnapshots = `-- name: NodeSnapshots :many

@@ -25,7 +25,8 @@ type running struct {
 	end     wire.SandboxEnd
 }
 
-// open checks a grant and what it names.
+// open checks a grant and what it names. One of an attempt that was replaced is
+// refused.
 func (n *Node) open(grant, verb string, uid int) (wire.Grant, snapshot.CloneID, error) {
 	g, err := wire.OpenGrant(n.o.GrantKey, grant, n.o.Name, verb, uid, n.clock.Now())
 	if err != nil {
@@ -42,7 +43,10 @@ func (n *Node) open(grant, verb string, uid int) (wire.Grant, snapshot.CloneID, 
 		return g, id, refuse("tier", fmt.Sprintf("the session may only run in a sandbox of the tier %s or a stronger one, node %s has %s: start its daemon with --sandbox %s, or lower the floor",
 			g.Tier, n.o.Name, n.probe.Tier, g.Tier))
 	}
-	return g, id, id.Check()
+	if err := id.Check(); err != nil {
+		return g, id, err
+	}
+	return g, id, n.fences.raise(id.Session, id.Generation)
 }
 
 // restore obeys a grant with the verb restore.

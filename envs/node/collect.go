@@ -53,6 +53,9 @@ func (n *Node) collect(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("nothing is collected: %w", err)
 	}
+	if err := errors.Join(n.fences.learn(refs), n.fences.forget(n.clock.Now())); err != nil {
+		n.log.Warn("which attempts count cannot be kept", "error", err)
+	}
 	wanted := map[wire.SessionRef]bool{}
 	for _, r := range refs.Sessions {
 		wanted[r] = true

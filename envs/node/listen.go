@@ -259,7 +259,7 @@ func (s *server) handle(verb func(ctx context.Context, uid int, body []byte) (an
 
 func writeError(w http.ResponseWriter, e *wire.Error) {
 	status, ok := map[string]int{
-		"unauthorized": 401, "not_found": 404, "bad_request": 400, "too_large": 413, "busy": 409, "no_space": 507, "unsupported": 501,
+		"unauthorized": 401, "not_found": 404, "bad_request": 400, "too_large": 413, "busy": 409, "stale_generation": 409, "no_space": 507, "unsupported": 501,
 	}[e.Code]
 	if !ok {
 		status = http.StatusServiceUnavailable

@@ -103,6 +103,7 @@ type Node struct {
 	images    *image.Store
 	redactor  *redact.Redactor
 	probe     sandbox.Probe
+	fences    fences
 
 	ways     wayKeeper
 	ids      locks.Keyed   // sandbox ids: start and discard one after the other
@@ -200,6 +201,7 @@ func New(o Options) (*Node, error) {
 			locks: map[int64]chan struct{}{}, ready: map[int64]bool{}, account: account,
 		},
 		images:   image.New(image.Options{Dir: filepath.Join(o.Root, "images")}),
+		fences:   fences{dir: filepath.Join(o.Root, "generations")},
 		slots:    make(chan struct{}, o.Refreshes),
 		instance: rand.Text(), announced: make(chan struct{}),
 		ofModules: map[int64]*mirrors{},

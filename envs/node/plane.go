@@ -66,7 +66,10 @@ func (n *Node) runStart(ctx context.Context, g wire.Grant, secret string) (wire.
 	if secret == "" || strings.ContainsAny(secret, "\n\x00") || len(secret) > 256 {
 		return wire.RunReply{}, badRequest("a runner is started with its one-time secret, one line of at most 256 bytes")
 	}
-	return wire.RunReply{Running: true}, n.o.Runners.Start(ctx, g.Session, g.Generation, secret)
+	if err := n.fences.raise(g.Session, g.Generation); err != nil {
+		return false, err
+	}
+	return true, n.o.Runners.Start(ctx, g.Session, g.Generation, secret)
 }
 
 func (n *Node) runState(ctx context.Context, g wire.Grant, _ string) (wire.RunReply, error) {

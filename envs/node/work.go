@@ -180,8 +180,11 @@ func (n *Node) driftSince(ctx context.Context, f wire.FetchWork) *wire.Drift {
 	return &d
 }
 
-// discardSession removes every clone of one attempt.
+// discardSession removes every clone of one attempt, which counts no more.
 func (n *Node) discardSession(ctx context.Context, ref wire.SessionRef) error {
+	if err := known(n.fences.raise(ref.Session, ref.Generation+1)); err != nil {
+		return err
+	}
 	l, err := n.o.Store.List(ctx)
 	if err != nil {
 		return err

@@ -45,6 +45,9 @@ type Clone struct {
 type Refs struct {
 	Sessions  []SessionRef `json:"sessions"`
 	Snapshots []string     `json:"snapshots"` // ids to keep
+	// Over are attempts on this node that count no more while their grants have
+	// not expired: the node obeys those no longer.
+	Over []SessionRef `json:"over,omitempty"`
 }
 
 // SessionRef is a live attempt whose clones must be kept.
