@@ -170,6 +170,27 @@ func TestDoorHolds(t *testing.T) {
 	}
 }
 
+// A token that is refused is being renewed: the call is held meanwhile.
+func TestDoorHoldsForItsToken(t *testing.T) {
+	clock := proc.NewFake(time.Now())
+	tries := 0
+	w := newWorld(t, setup{clock: clock, answer: func(rw http.ResponseWriter, r *http.Request) { jsonAnswer(rw, 200, wholes["chat"]) },
+		control: func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				if tries++; tries < 3 {
+					rw.Header().Set(headerAnswer, fromGateway)
+					jsonAnswer(rw, 401, `{}`)
+					return
+				}
+				next.ServeHTTP(rw, r)
+			})
+		}})
+	a := w.movedBy(t, clock, func() answer { return w.post(pathOf("chat"), body("chat", ``)) })
+	if a.status != 200 || tries != 3 {
+		t.Errorf("got %+v after %d tries", a, tries)
+	}
+}
+
 // The ledger's database may be away as well.
 func TestDoorHoldsForTheLedger(t *testing.T) {
 	clock := proc.NewFake(time.Now())
@@ -232,7 +253,7 @@ func TestDoorPassesRefusals(t *testing.T) {
 		want   string
 	}{
 		{&wire.Error{Code: "stale_generation", Message: "this attempt is over"}, 409, "this attempt is over"},
-		{&wire.Error{Code: "unauthorized", Message: "unknown token"}, 401, "unknown token"},
+		{&wire.Error{Code: "forbidden", Message: "its work is over"}, 403, "its work is over"},
 		{&wire.Error{Code: "version", Message: "too old"}, 426, "too old"},
 	} {
 		w := newWorld(t, setup{clock: proc.NewFake(time.Now()), authFail: c.err, answer: func(rw http.ResponseWriter, r *http.Request) { t.Error("the provider was called") }})
