@@ -16,7 +16,6 @@ import (
 	"inspect/envs/node"
 	"inspect/envs/sandbox"
 	"inspect/envs/snapshot"
-	"inspect/envs/snapshot/dir"
 	"inspect/envs/wire"
 )
 
@@ -123,10 +122,10 @@ func (l *fakeLauncher) started() int {
 	return l.all
 }
 
-// fakeNode is a daemon over a real dir store with a launcher that isolates nothing.
+// fakeNode is a daemon over a real store with a launcher that isolates nothing.
 type fakeNode struct {
 	t        *testing.T
-	store    *dir.Store
+	store    snapshot.Store
 	launcher *fakeLauncher
 	stop     func()
 }
@@ -139,10 +138,10 @@ func newFakeWorld(t *testing.T, change ...func(*nodeOptions)) (*world, *fakeNode
 func (w *world) startFake(change ...func(*nodeOptions)) *fakeNode {
 	w.t.Helper()
 	must(w.t, os.MkdirAll(w.root, 0o711))
-	store, err := dir.Open(dir.Options{Root: w.root, Owner: owner, Now: w.clock.Now})
+	d := w.daemonOptions()
+	store, err := openStore(d, w.clock, testLog(w.t))
 	must(w.t, err)
 	f := &fakeNode{t: w.t, store: store, launcher: &fakeLauncher{boxes: map[string]*fakeBox{}}}
-	d := w.daemonOptions()
 	uid, gid := sandboxAccount()
 	o := node.Options{
 		Name: nodeName, Root: d.Root, Socket: d.Socket, ControlURL: d.Control, Token: nodeToken, GrantKey: d.Key, GitBase: d.GitBase,

@@ -28,6 +28,8 @@ import (
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/snapshot"
 	"inspect/envs/snapshot/dir"
+	"inspect/envs/snapshot/zfs"
+	"inspect/envs/snapshot/zfs/zfstest"
 	"inspect/envs/wire"
 )
 
@@ -51,6 +53,12 @@ func TestMain(m *testing.M) {
 			os.Exit(daemonMain(os.Args[2]))
 		}
 	}
+	if os.Getenv(onZFSEnv) != "" {
+		os.Exit(zfstest.Main(func(w *zfstest.World) int {
+			pool = w.Pool
+			return m.Run()
+		}))
+	}
 	os.Exit(m.Run())
 }
 
@@ -71,19 +79,23 @@ func newWorld(t *testing.T) *world {
 	// The sandbox's uid must pass: t.TempDir's parent is closed to others.
 	tmp, err := os.MkdirTemp("", "inspect-node")
 	must(t, err)
+	w := &world{
+		t: t, root: filepath.Join(tmp, "node"), socket: filepath.Join(tmp, "node", "node.sock"),
+		plane: newPlane(t), git: newGitHost(t), clock: proc.System(),
+	}
 	t.Cleanup(func() {
+		if pool != "" {
+			w.discardAll()
+		}
 		_ = os.RemoveAll(tmp)
 		// What a killed daemon could not clean up: the last processes may just
 		// be ending.
 		until(t, "the test's cgroups are empty", func() bool { return removeGroups(filepath.Base(tmp)) })
 	})
 	must(t, os.Chmod(tmp, 0o711))
-	_, key, err := ed25519.GenerateKey(nil)
+	_, w.key, err = ed25519.GenerateKey(nil)
 	must(t, err)
-	return &world{
-		t: t, root: filepath.Join(tmp, "node"), socket: filepath.Join(tmp, "node", "node.sock"),
-		plane: newPlane(t), git: newGitHost(t), key: key, clock: proc.System(),
-	}
+	return w
 }
 
 // removeGroups removes a test's cgroups, children first.
@@ -124,29 +136,40 @@ type daemonOptions struct {
 	Root, Socket, Control, GitBase, Cgroups string
 	Tier                                    string // of sandboxes; "": bubblewrap
 	Key                                     []byte // public
-	CollectEvery                            time.Duration
+	CollectEvery, Grace                     time.Duration
+	Dataset                                 string // of the zfs store; "": the dir store
 }
 
 func (w *world) daemonOptions() daemonOptions {
-	return daemonOptions{
+	d := daemonOptions{
 		Root: w.root, Socket: w.socket, Control: w.plane.srv.URL, GitBase: w.git.srv.URL,
 		Cgroups: "/inspect-test/" + filepath.Base(filepath.Dir(w.root)), Key: w.key.Public().(ed25519.PublicKey),
 	}
+	if pool != "" {
+		d.Dataset = pool + "/" + filepath.Base(filepath.Dir(w.root))
+	}
+	return d
 }
 
-// runsc is gVisor's program: the one that is named, or where make setup builds it.
-func runsc() string {
-	if p := os.Getenv("INSPECT_TEST_RUNSC"); p != "" {
-		return p
+// openStore opens the store of a daemon.
+func openStore(d daemonOptions, clock proc.Clock, log *slog.Logger) (snapshot.Store, error) {
+	if d.Dataset == "" {
+		return dir.Open(dir.Options{Root: d.Root, Owner: owner, Now: clock.Now, Log: log})
 	}
-	built, _ := filepath.Glob("../../.tools/runsc-*/runsc") // the pattern is in order
-	if len(built) == 0 {
-		return "runsc-is-missing-run-make-setup"
-	}
-	return built[len(built)-1]
+	return zfs.Open(context.Background(), zfs.Options{
+		Dataset: d.Dataset, Mounts: filepath.Join(d.Root, "zfs"), Owner: owner, Clock: nowOf{proc.System(), clock}, Log: log,
+	})
 }
 
-// realOptions are a daemon's with real sandboxes and the dir store.
+// nowOf tells the time of another clock; what waits does so by this one.
+type nowOf struct {
+	proc.Clock
+	other proc.Clock
+}
+
+func (c nowOf) Now() time.Time { return c.other.Now() }
+
+// realOptions are a daemon's with bubblewrap.
 func realOptions(d daemonOptions, log *slog.Logger) (node.Options, func(), error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -160,14 +183,14 @@ func realOptions(d daemonOptions, log *slog.Logger) (node.Options, func(), error
 	if err != nil {
 		return node.Options{}, nil, err
 	}
-	store, err := dir.Open(dir.Options{Root: d.Root, Owner: owner, Log: log})
+	store, err := openStore(d, proc.System(), log)
 	if err != nil {
 		return node.Options{}, nil, err
 	}
 	return node.Options{
 		Name: nodeName, Root: d.Root, Socket: d.Socket, ControlURL: d.Control, Token: nodeToken,
 		GrantKey: d.Key, GitBase: d.GitBase, Store: store, Launcher: node.Sandboxes(l),
-		SandboxUID: uid, SandboxGID: gid, Binary: filepath.Join(d.Root, "run", "init"), MinFree: -1, CollectEvery: d.CollectEvery, Log: log,
+		SandboxUID: uid, SandboxGID: gid, Binary: filepath.Join(d.Root, "run", "init"), MinFree: -1, CollectEvery: d.CollectEvery, Grace: d.Grace, Log: log,
 	}, func() { _ = store.Close() }, nil
 }
 
@@ -522,15 +545,32 @@ func (l *logTo) Write(b []byte) (int, error) {
 }
 
 // listed is what the store holds, seen from outside while the daemon has it open.
-func (w *world) listed(kind string) []string {
+func (w *world) listed(kind string) (names []string) {
 	w.t.Helper()
+	if d := w.daemonOptions().Dataset; d != "" {
+		printed, err := zfstest.Try("zfs", "list", "-H", "-o", "name", "-r", d+"/"+kind)
+		must(w.t, err)
+		for _, name := range strings.Fields(printed) {
+			if id, ok := strings.CutPrefix(name, d+"/"+kind+"/"); ok {
+				names = append(names, id)
+			}
+		}
+		return names
+	}
 	entries, err := os.ReadDir(filepath.Join(w.root, kind))
 	must(w.t, err)
-	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
 	return names
+}
+
+// tree is where a base or session of the store is seen.
+func (w *world) tree(kind, id string) string {
+	if pool != "" {
+		return filepath.Join(w.root, "zfs", kind, id)
+	}
+	return filepath.Join(w.root, kind, id, "tree")
 }
 
 func work(session string) snapshot.CloneID {

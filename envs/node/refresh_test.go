@@ -33,7 +33,7 @@ func TestLifeOfAnEnvironment(t *testing.T) {
 	w.start()
 	ctx := t.Context()
 	offer := w.refreshed(7, "snap-1", "mkdir built && echo one > built/out", "echo warm > $HOME/cache")
-	if offer.Work != 7 || offer.Snapshot != "snap-1" || offer.Commit != w.git.head() || offer.Store != "dir" || offer.Bytes == 0 || offer.ConfigDigest != "digest" {
+	if offer.Work != 7 || offer.Snapshot != "snap-1" || offer.Commit != w.git.head() || offer.Store != storeName() || offer.Bytes == 0 || offer.ConfigDigest != "digest" {
 		t.Errorf("offer = %+v", offer)
 	}
 	for _, phase := range []string{"fetch", "checkout", "setup", "scan", "snapshot", "proof"} {
@@ -48,7 +48,7 @@ func TestLifeOfAnEnvironment(t *testing.T) {
 	grant := w.grant("s1", wire.PurposeWork, "snap-1")
 	reply, err := dial.Restore(ctx, w.socket, grant)
 	must(t, err)
-	if reply.Commit != offer.Commit || reply.Store != "dir" || !strings.HasPrefix(reply.Tier, "bubblewrap ") || reply.Limits == "" || reply.Duration <= 0 {
+	if reply.Commit != offer.Commit || reply.Store != storeName() || !strings.HasPrefix(reply.Tier, "bubblewrap ") || reply.Limits == "" || reply.Duration <= 0 {
 		t.Errorf("reply = %+v", reply)
 	}
 	again, err := dial.Restore(ctx, w.socket, grant)
@@ -118,7 +118,7 @@ func TestRefreshAgainOffersTheSame(t *testing.T) {
 	read := func() string {
 		_, err := dial.Restore(t.Context(), w.socket, grant)
 		must(t, err)
-		b, err := os.ReadFile(filepath.Join(w.root, "session", work("s1").String(), "tree/work/built/at"))
+		b, err := os.ReadFile(filepath.Join(w.tree("session", work("s1").String()), "work/built/at"))
 		must(t, err)
 		must(t, dial.Discard(t.Context(), w.socket, grant))
 		return string(b)
@@ -169,7 +169,7 @@ func TestLeftoversAreGone(t *testing.T) {
 		`(sleep 1000 & setsid sleep 1000 &) >/dev/null 2>&1`)
 	_, err := dial.Restore(t.Context(), w.socket, w.grant("s1", wire.PurposeWork, "snap-1"))
 	must(t, err)
-	tree := filepath.Join(w.root, "session", work("s1").String(), "tree")
+	tree := w.tree("session", work("s1").String())
 	err = filepath.WalkDir(tree, func(p string, d os.DirEntry, err error) error {
 		if name := d.Name(); name == "postmaster.pid" || strings.HasSuffix(name, ".lock") || name == "fifo" {
 			t.Errorf("%s is still there", p)
@@ -258,7 +258,7 @@ func TestOfferWaitsForTheControlPlane(t *testing.T) {
 	// While it is away for everybody but who asks for work and tokens, a
 	// restore and a refresh go on; the offer comes when it is back.
 	w.plane.give(w.refreshWork(1, "snap-1", "touch /workspace/.git/marker; while [ ! -e $HOME/go ]; do sleep 0.02; done"))
-	base := filepath.Join(w.root, "base", "snap-1", "tree")
+	base := w.tree("base", "snap-1")
 	until(t, "setup runs", func() bool { _, err := os.Stat(filepath.Join(base, "work/.git/marker")); return err == nil })
 	w.plane.set(func(p *plane) { p.down = true })
 	must(t, os.WriteFile(filepath.Join(base, "home/go"), nil, 0o644))
@@ -279,7 +279,7 @@ func TestRefreshesOfOneEnvironmentDoNotOverlap(t *testing.T) {
 	w.start(func(o *nodeOptions) { o.Refreshes = 4 })
 	w.refreshed(1, "snap-1")
 	wait := "touch $HOME/here; while [ ! -e $HOME/go ]; do sleep 0.02; done"
-	home := func(id, name string) string { return filepath.Join(w.root, "base", id, "tree/home", name) }
+	home := func(id, name string) string { return filepath.Join(w.tree("base", id), "home", name) }
 	there := func(id string) bool { _, err := os.Stat(home(id, "here")); return err == nil }
 	w.plane.give(w.refreshWork(2, "snap-2", wait))
 	until(t, "the second refresh runs", func() bool { return there("snap-2") })

@@ -180,7 +180,7 @@ func TestKilledDuringARefresh(t *testing.T) {
 	slow := w.refreshWork(1, "snap-1", "touch $HOME/here; if [ ! -e /tmp/x ]; then sleep 600; fi")
 	w.plane.give(slow)
 	until(t, "setup runs", func() bool {
-		_, err := os.Stat(w.root + "/base/snap-1/tree/home/here")
+		_, err := os.Stat(w.tree("base", "snap-1") + "/home/here")
 		return err == nil
 	})
 	kill(t, first, syscall.SIGKILL)

