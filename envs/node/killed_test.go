@@ -38,7 +38,7 @@ func daemonKilled(t *testing.T) {
 	w.plane.set(func(p *plane) { p.refs.Snapshots = []string{"snap-1"} })
 	w.refreshed(1, "snap-1")
 
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	steps := make(chan struct{}, 2*killedSessions)
 	work := make(chan int)
@@ -126,7 +126,7 @@ func (w *world) leftExactly() {
 	slices.Sort(want)
 	slices.Sort(at)
 	var have []string
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !slices.Equal(have, want) && time.Now().Before(deadline) {
 		printed, err := zfstest.Try("zfs", "list", "-H", "-t", "all", "-o", "name", "-r", dataset)
 		must(w.t, err)

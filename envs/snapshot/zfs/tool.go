@@ -1,6 +1,7 @@
 package zfs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,10 +15,11 @@ import (
 )
 
 // tool runs zfs and does nothing else: it decides neither what nor whether. A
-// command that was started is never interrupted, because nobody could tell
-// then what it did.
+// command that was started and answers is never interrupted, because nobody
+// could tell then what it did.
 type tool struct {
-	clock proc.Clock
+	program string // default zfs
+	clock   proc.Clock
 	// lock is inherited by every command: what a killed process has started
 	// keeps the store closed to the next one until it ends.
 	lock  *os.File
@@ -26,10 +28,11 @@ type tool struct {
 
 const (
 	atOnce      = 16
-	commandTime = 2 * time.Minute // of one command; a suspended pool answers nothing
-	killTime    = 5 * time.Second // for a command that was killed to be gone
-	outputBytes = 64 << 20        // some 200,000 datasets
-	retries     = 40              // measured on zfs-fuse: the worst destroy needed 19
+	commandTime = 2 * time.Minute  // of one command; a suspended pool answers nothing
+	endTime     = 30 * time.Second // for a command whose caller's context has ended to end, too
+	killTime    = 5 * time.Second  // for a command that was killed to be gone
+	outputBytes = 64 << 20         // some 200,000 datasets
+	retries     = 40               // measured on zfs-fuse: the worst destroy needed 19
 	retryEvery  = 50 * time.Millisecond
 )
 
@@ -104,7 +107,7 @@ func (t tool) answer(ctx context.Context, argv []string) (proc.Result, error) {
 	select {
 	case t.slots <- struct{}{}:
 	case <-ctx.Done():
-		return proc.Result{}, context.Cause(ctx)
+		return proc.Result{}, fmt.Errorf("%w; %d commands were waited for: %s", context.Cause(ctx), cap(t.slots), suspended)
 	}
 	type answer struct {
 		res proc.Result
@@ -115,7 +118,7 @@ func (t tool) answer(ctx context.Context, argv []string) (proc.Result, error) {
 	go func() {
 		defer func() { <-t.slots }()
 		res, err := proc.Run(bounded, proc.Command{
-			Argv: append([]string{"zfs"}, argv...), Env: []string{"PATH=" + proc.DefaultPath, "LC_ALL=C"},
+			Argv: append([]string{cmp.Or(t.program, "zfs")}, argv...), Env: []string{"PATH=" + proc.DefaultPath, "LC_ALL=C"},
 			Limit: outputBytes, ExtraFiles: []*os.File{t.lock},
 		})
 		said <- answer{res, err}
@@ -125,16 +128,26 @@ func (t tool) answer(ctx context.Context, argv []string) (proc.Result, error) {
 	case a := <-said:
 		return a.res, a.err
 	case <-bounded.Done():
+		select {
+		case a := <-said:
+			if a.err == nil {
+				return a.res, nil
+			}
+		case <-t.clock.After(killTime):
+		}
+		return proc.Result{}, fmt.Errorf("no answer within %s: %s: %w", commandTime, suspended, snapshot.ErrUnavailable)
+	case <-ctx.Done():
 	}
 	select {
 	case a := <-said:
-		if a.err == nil {
-			return a.res, nil
-		}
-	case <-t.clock.After(killTime):
+		return a.res, a.err
+	case <-t.clock.After(endTime):
 	}
-	return proc.Result{}, fmt.Errorf("no answer within %s; is the pool suspended? `zpool status` tells: %w", commandTime, snapshot.ErrUnavailable)
+	return proc.Result{}, fmt.Errorf("%w, and no answer within %s after that: %s: %w", context.Cause(ctx), endTime, suspended, snapshot.ErrUnavailable)
 }
+
+// suspended is what to do about commands that do not answer.
+const suspended = "is the pool suspended? `zpool status` tells; when its devices are back, `zpool clear` lets it go on"
 
 // value of a property, and where it comes from.
 type value struct{ text, source string }

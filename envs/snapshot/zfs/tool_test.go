@@ -1,12 +1,16 @@
 package zfs
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"inspect/envs/proc"
 	"inspect/envs/snapshot"
 )
 
@@ -78,5 +82,56 @@ func TestMarksFit(t *testing.T) {
 	a = about{Meta: snapshot.Meta{Environment: strings.Repeat("x", valueBytes)}}
 	if _, err := marks("octocat", a); err == nil {
 		t.Error("a mark that is too large was made")
+	}
+}
+
+// A pool that is suspended answers nothing: a call ends all the same, a while
+// after its context or by itself, with words for who has to do something.
+func TestSuspendedPool(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "zfs")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nexec sleep 1000\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.Create(filepath.Join(dir, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	for name, ends := range map[string]bool{"by itself": false, "after its context": true} {
+		t.Run(name, func(t *testing.T) {
+			clock := proc.NewFake(time.Now())
+			run := tool{program: program, clock: clock, lock: lock, slots: make(chan struct{}, 1)}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan error)
+			go func() {
+				_, err := run.run(ctx, "clone", "tank/a@s", "tank/b")
+				done <- err
+			}()
+			wait := func(n int) {
+				if err := clock.BlockUntil(t.Context(), n); err != nil {
+					t.Fatal(err)
+				}
+			}
+			wait(1)
+			// Another waits for its turn.
+			second, stop := context.WithCancel(t.Context())
+			stop()
+			if _, err := run.run(second, "list"); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "zpool status") {
+				t.Errorf("one that had no turn: %v", err)
+			}
+			if ends {
+				cancel()
+				wait(2)
+				clock.Advance(endTime)
+			} else {
+				clock.Advance(commandTime)
+			}
+			err := <-done
+			if !errors.Is(err, snapshot.ErrUnavailable) || errors.Is(err, context.Canceled) != ends || !strings.Contains(err.Error(), "zpool clear") {
+				t.Errorf("it ended with: %v", err)
+			}
+		})
 	}
 }
