@@ -137,6 +137,11 @@ func (e *Engine) Start(ctx context.Context, a scheduler.Attempt) (json.RawMessag
 	e.prune()
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	unlock, err := e.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	name := nameOf(a.Session, a.Generation)
 	if r, ok := e.stored(name); ok {
 		r.Ended = false
@@ -159,6 +164,20 @@ func (e *Engine) Start(ctx context.Context, a scheduler.Attempt) (json.RawMessag
 	}
 	e.children[pid] = true
 	return e.record(name, pid, uid)
+}
+
+// lock keeps another process with an engine of the same directory from starting
+// anything, such as a control plane that has not quite ended.
+func (e *Engine) lock() (unlock func(), err error) {
+	dir, err := os.Open(e.o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("locking the runners' directory: %w", err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		_ = dir.Close()
+		return nil, fmt.Errorf("locking the runners' directory: %w", err)
+	}
+	return func() { _ = dir.Close() }, nil
 }
 
 func nameOf(session string, generation int) string { return fmt.Sprintf("%s-g%d", session, generation) }

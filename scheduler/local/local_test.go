@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,10 +21,14 @@ import (
 
 	"inspect/envs/proc"
 	"inspect/scheduler"
+	"inspect/scheduler/enginetest"
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "runner" {
+	if enginetest.IsRunner() && slices.Contains(os.Args, "--tell") {
+		os.Exit(enginetest.Runner())
+	}
+	if enginetest.IsRunner() {
 		os.Exit(fakeRunner(os.Args[2:]))
 	}
 	goleak.VerifyTestMain(m)
