@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"go.uber.org/goleak"
 
-	"inspect/scheduler"
+	"inspect/fixtures/nomadd"
 	"inspect/scheduler/enginetest"
 )
 
@@ -21,16 +21,37 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// realAgent is the address of a Nomad agent on this machine that may be used for
-// tests: it must allow raw_exec. See the Makefile.
-func realAgent(t *testing.T) string {
+// cluster is where tests of real processes run: the double, or the agent at
+// NOMAD_ADDR, which must be on this machine and allow raw_exec.
+func cluster(t *testing.T) (addr string) {
 	t.Helper()
-	addr := os.Getenv("NOMAD_ADDR")
-	if addr == "" {
-		t.Skip("NOMAD_ADDR names no agent; `make test-nomad` needs one")
+	if addr := os.Getenv("NOMAD_ADDR"); addr != "" {
+		prepare(t, options(t, addr))
+		return addr
 	}
-	return addr
+	return double(t, nomadd.Options{}).URL()
 }
+
+// double returns a double of a cluster whose one node is registered with us.
+func double(t *testing.T, o nomadd.Options) *nomadd.Double {
+	t.Helper()
+	o.Dir, o.Namespaces = t.TempDir(), []string{testSpace}
+	if o.Nodes == nil {
+		o.Nodes = []nomadd.Node{{Name: "n1", Pool: env("INSPECT_TEST_NOMAD_POOL", "default"), Meta: map[string]string{MetaNode: testNode}}}
+	}
+	d, err := nomadd.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Errorf("closing the double: %v", err)
+		}
+	})
+	return d
+}
+
+const testSpace = "inspect-test"
 
 // options are of an engine that runs this very binary in a cluster.
 func options(t *testing.T, addr string, args ...string) Options {
@@ -40,7 +61,7 @@ func options(t *testing.T, addr string, args ...string) Options {
 		t.Fatal(err)
 	}
 	return Options{
-		Address: addr, Namespace: "inspect-test", NodePool: env("INSPECT_TEST_NOMAD_POOL", "default"), TokenFile: os.Getenv("NOMAD_TOKEN_FILE"),
+		Address: addr, Namespace: testSpace, NodePool: env("INSPECT_TEST_NOMAD_POOL", "default"), TokenFile: os.Getenv("NOMAD_TOKEN_FILE"),
 		Binary: bin, ControlURL: "http://127.0.0.1:1", NodeSocket: "/run/node.sock", Args: args, RunnerMemory: 64 * mib,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
@@ -71,6 +92,17 @@ func running(t *testing.T, o Options) *Engine {
 		<-done
 		e.nomad.Close()
 	})
+	return e
+}
+
+// asking returns an engine that nobody keeps informed.
+func asking(t *testing.T, o Options) *Engine {
+	t.Helper()
+	e, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.nomad.Close)
 	return e
 }
 
@@ -124,5 +156,3 @@ func waitFor(t *testing.T, what string, is func() bool) {
 		}
 	}
 }
-
-var _ scheduler.Engine = (*Engine)(nil)

@@ -7,9 +7,9 @@ import (
 	"inspect/scheduler/enginetest"
 )
 
-func TestRealAgent(t *testing.T) {
-	addr := realAgent(t)
-	prepare(t, options(t, addr))
+// On the double, or with NOMAD_ADDR on a real agent.
+func TestIsAnEngine(t *testing.T) {
+	addr := cluster(t)
 	t.Run("informed by events", func(t *testing.T) {
 		enginetest.Run(t, enginetest.World{Node: testNode, New: func(t *testing.T, args []string) scheduler.Engine {
 			return running(t, options(t, addr, args...))
@@ -17,12 +17,7 @@ func TestRealAgent(t *testing.T) {
 	})
 	t.Run("asking each time", func(t *testing.T) {
 		enginetest.Run(t, enginetest.World{Node: testNode, New: func(t *testing.T, args []string) scheduler.Engine {
-			e, err := New(options(t, addr, args...))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(e.nomad.Close)
-			return e
+			return asking(t, options(t, addr, args...))
 		}})
 	})
 }
