@@ -3,6 +3,7 @@
 #   make test    every test; sets up what it needs itself
 #   make test-cgroup2   the sandbox's suite where cgroups are version 2 only
 #   make test-openzfs   the store's suite on OpenZFS in the kernel, and its speed
+#   make test-nomad     the engine's suite against a real Nomad agent at NOMAD_ADDR
 # Options of the demo: make demo ARGS="--keep"
 
 export CGO_ENABLED := 0
@@ -10,7 +11,7 @@ BIN := bin/inspect
 SQLC := go tool -modfile=tools/go.mod sqlc
 STATICCHECK := go tool -modfile=tools/go.mod staticcheck
 
-.PHONY: setup setup-demo build demo test test-cgroup2 test-openzfs bench lint generate drift clean
+.PHONY: setup setup-demo build demo test test-cgroup2 test-openzfs test-nomad bench lint generate drift clean
 
 setup:
 	@.ci/setup
@@ -46,6 +47,13 @@ test-openzfs: setup
 	  for m in $$made/modules/*.ko; do busybox insmod \$$m; done; \
 	  cp $$made/sbin/* /usr/local/sbin/; cp -a $$made/lib/* /usr/local/lib/; ldconfig; \
 	  cd envs/snapshot/zfs; INSPECT_TEST_OPENZFS=1 ../../../tmp/zfs.test -test.v -test.timeout 35m $(ARGS)"
+
+# The agent must be on this machine and run jobs as root with raw_exec enabled;
+# NOMAD_TOKEN_FILE holds a management token if it has ACLs, and
+# INSPECT_TEST_NOMAD_POOL names the pool of its node if that is not "default".
+test-nomad:
+	@test -n "$$NOMAD_ADDR" || { echo "NOMAD_ADDR must be the address of a Nomad agent on this machine, such as http://127.0.0.1:4646"; exit 1; }
+	go test -count 1 -timeout 30m -run 'TestIsAnEngine|TestReal' ./scheduler/nomad
 
 # What a user waits for, each as a ratio or against a direct way in one run.
 bench:

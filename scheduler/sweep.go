@@ -129,6 +129,10 @@ func (s *Scheduler) reap(ctx context.Context, a storage.Attempt) error {
 		if err := s.o.Engine.Stop(ctx, a.EngineRef.RawMessage); err != nil {
 			return err
 		}
+		s.keepLog(ctx, a)
+		if err := s.o.Engine.Forget(ctx, a.EngineRef.RawMessage); err != nil {
+			return err
+		}
 	}
 	return s.db.InLockTx(ctx, func(tx *storage.Tx) error {
 		if err := tx.Q().SetAttemptStopped(ctx, storage.SetAttemptStoppedParams{SessionID: a.SessionID, Generation: a.Generation, Now: s.clock.Now()}); err != nil {
@@ -143,4 +147,25 @@ func (s *Scheduler) reap(ctx context.Context, a storage.Attempt) error {
 		return s.addWork(ctx, tx.Q(), a.Node, wire.WorkDiscard, fmt.Sprintf("discard:%s:%d", a.SessionID, a.Generation),
 			wire.Work{Discard: &wire.SessionRef{Session: a.SessionID, Generation: int(a.Generation)}})
 	})
+}
+
+// keptLog is how much is kept of what a runner wrote, in bytes.
+const keptLog = 16 << 10
+
+// keepLog puts the end of what a runner wrote into our own log, before the
+// engine lets it go, if the runner did not say itself what came of its work.
+// That nothing can be had of it keeps nobody from cleaning up.
+func (s *Scheduler) keepLog(ctx context.Context, a storage.Attempt) {
+	if a.Outcome.Valid {
+		return
+	}
+	log, err := s.o.Engine.Logs(ctx, a.EngineRef.RawMessage, keptLog)
+	if err == nil {
+		err = s.learn(ctx)
+	}
+	if err != nil {
+		s.log.Warn("the log of a runner that ended without an outcome could not be had", "session", a.SessionID, "generation", a.Generation, "error", err)
+		return
+	}
+	s.log.Warn("a runner ended without an outcome", "session", a.SessionID, "generation", a.Generation, "log", s.o.Redactor.String(string(log)))
 }
