@@ -275,7 +275,7 @@ func TestDrainingWithOneMachine(t *testing.T) {
 func TestAnEngineThatIsAway(t *testing.T) {
 	w, p, s := newCluster(t, machine("n1"))
 	w.ready(s)
-	p.set(func(p *fakePlacer) { p.roomErr = &EngineTrouble{Words: "Nomad does not answer", Cause: errFake} })
+	p.set(func(p *fakePlacer) { p.roomErr, p.asked = &EngineTrouble{Words: "Nomad does not answer", Cause: errFake}, 0 })
 	sess := w.create(s)
 	w.look(s, sess.ID)
 	since := w.waits(sess.ID, "Nomad does not answer").QueueAt.Time
@@ -463,6 +463,7 @@ func TestAMissingSnapshotIsPreparedAndTheSessionPlacedAgain(t *testing.T) {
 		w.look(s, sess.ID)
 		w.engine.kill(sess.ID)
 		w.look(s, sess.ID)
+		w.sweep(s)
 		w.want(sess.ID, Placing, "")
 	}
 	if got := w.get(sess.ID); got.Generation != 4 {
@@ -518,6 +519,7 @@ func TestMissingSnapshotsAreBounded(t *testing.T) {
 			t.Fatalf("after %d: %s until %s", n, got.State, got.Deadline)
 		}
 		w.prepare(s)
+		w.sweep(s)
 		w.look(s, sess.ID)
 		r = w.runner(s, sess.ID)
 	}
@@ -690,9 +692,9 @@ func TestRefreshesOfOneEnvironmentAreSpread(t *testing.T) {
 	begun := map[string]time.Duration{}
 	for at := time.Duration(0); at <= time.Minute; at += 10 * time.Second {
 		for _, node := range []string{"n1", "n2", "n3"} {
-			if _, err := s.takeWork(ctx, node, w.clock.Now()); err == nil {
+			if row, err := s.takeWork(ctx, node, w.clock.Now()); err == nil && row.Attempts == 1 {
 				begun[node] = at
-			} else if !storage.IsMissing(err) {
+			} else if err != nil && !storage.IsMissing(err) {
 				t.Fatal(err)
 			}
 		}
@@ -700,5 +702,95 @@ func TestRefreshesOfOneEnvironmentAreSpread(t *testing.T) {
 	}
 	if begun["n1"] != 0 || begun["n2"] != 20*time.Second || begun["n3"] != 40*time.Second {
 		t.Errorf("begun at %v", begun)
+	}
+}
+
+// Sixty sessions for four slots: they start in order of priority, then age, and
+// no slot is free for long while one waits.
+func TestSixtySessionsForFourSlots(t *testing.T) {
+	w := newWorld(t)
+	w.fast()
+	w.o.Times.Check = 10 * time.Second // as in life: nobody is found by chance
+	w.o.Times.Sweep = time.Second
+	w.o.Limits.Total = 4
+	p := &fakePlacer{fakeEngine: w.engine, room: []NodeRoom{{Node: "n1", Eligible: true, CPU: 100, Memory: 1000 * gib}}, waiting: map[string]Wait{}}
+	w.o.Engine = p
+	a, b := w.scheduler(), w.scheduler()
+	w.nodeAlive(a)
+	w.ready(a)
+	w.sql("UPDATE nodes SET draining = true")
+	for i := range 60 {
+		w.create(a, func(n *NewSession) { n.Priority, n.Spec.Limits.Concurrent = i%3, 100 })
+	}
+	var runners sync.WaitGroup
+	w.engine.onStart = func(at Attempt) {
+		runners.Go(func() {
+			ctx := context.Background()
+			var reply wire.TokenReply
+			w.eventually("a token", func() (ok bool) {
+				var err error
+				reply, err = a.Exchange(ctx, wire.TokenRequest{Session: at.Session, Generation: at.Generation, Secret: at.Secret})
+				return err == nil
+			})
+			r, err := a.Authenticate(ctx, reply.Token)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			sum := w.bundle(a, r, 1, "a bundle of "+at.Session)
+			w.engine.kill(at.Session)
+			if err := b.Outcome(ctx, r, goodOutcome(sum)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	runs(t, a)
+	runs(t, b)
+	w.sql("UPDATE nodes SET draining = false")
+	w.eventually("all are delivered", func() bool {
+		var n int
+		_ = w.db.SQL().QueryRow("SELECT count(*) FROM sessions WHERE state = 'delivered'").Scan(&n)
+		return n == 60
+	})
+	runners.Wait()
+	rows, err := w.db.SQL().Query(`SELECT s.priority, s.created_at, a.started_at FROM attempts a JOIN sessions s ON s.id = a.session_id ORDER BY a.started_at`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	var starts []time.Time
+	lastPriority, lastCreated := 3, time.Time{}
+	for rows.Next() {
+		var priority int
+		var created, started time.Time
+		if err := rows.Scan(&priority, &created, &started); err != nil {
+			t.Fatal(err)
+		}
+		if priority > lastPriority || priority == lastPriority && created.Before(lastCreated) {
+			t.Errorf("start %d is of priority %d, created %s, after one of %d, created %s", len(starts)+1, priority, created, lastPriority, lastCreated)
+		}
+		lastPriority, lastCreated = priority, created
+		starts = append(starts, started)
+	}
+	var ends []time.Time
+	ended, err := w.db.SQL().Query("SELECT ended_at FROM attempts ORDER BY ended_at")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ended.Close()
+	for ended.Next() {
+		var at time.Time
+		if err := ended.Scan(&at); err != nil {
+			t.Fatal(err)
+		}
+		ends = append(ends, at)
+	}
+	if len(starts) != 60 || len(ends) != 60 {
+		t.Fatalf("%d starts, %d ends", len(starts), len(ends))
+	}
+	for i := 4; i < 60; i++ {
+		if free := starts[i].Sub(ends[i-4]); free > 2*time.Second {
+			t.Errorf("a slot was free for %s before start %d", free, i+1)
+		}
 	}
 }

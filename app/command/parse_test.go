@@ -73,6 +73,7 @@ func TestParseCommands(t *testing.T) {
 			{Name: Request, Text: "fix it now", Flags: Flags{Timeout: 30 * time.Minute, Base: "release/1.2"}}}},
 		{"flags last", "/inspect fix it now --model anthropic/claude-sonnet --budget 2.50\nand more", []Command{
 			{Name: Request, Text: "fix it now\nand more", Flags: Flags{Model: "anthropic/claude-sonnet", Budget: 250}}}},
+		{"priority", "/inspect --priority 50 fix it", []Command{{Name: Request, Text: "fix it", Flags: Flags{Priority: 50}}}},
 		{"flags on both ends", "/inspect --harness codex fix it now --timeout=1h30m", []Command{
 			{Name: Request, Text: "fix it now", Flags: Flags{Harness: "codex", Timeout: 90 * time.Minute}}}},
 		{"flags alone on the line", "/inspect --timeout 30m\nfix it now", []Command{
@@ -225,6 +226,9 @@ func TestParseReplies(t *testing.T) {
 		{"timeout too short", "/inspect --timeout 1s fix it", "from `1m` to `24h`"},
 		{"timeout too long", "/inspect --timeout 25h fix it", "from `1m` to `24h`"},
 		{"timeout negative", "/inspect --timeout -5m fix it", "from `1m` to `24h`"},
+		{"priority too high", "/inspect --priority 51 fix it", "from `1` to `50`"},
+		{"priority zero", "/inspect --priority 0 fix it", "from `1` to `50`"},
+		{"priority in words", "/inspect --priority high fix it", "from `1` to `50`"},
 		{"budget in words", "/inspect --budget much fix it", "in dollars"},
 		{"budget zero", "/inspect --budget 0.00 fix it", "in dollars"},
 		{"budget too fine", "/inspect --budget 0.001 fix it", "in dollars"},

@@ -49,28 +49,29 @@ func specOf(t testing.TB, body string) spec.Spec {
 
 func TestParseFloorSaysWhatIsWrong(t *testing.T) {
 	for name, c := range map[string]struct{ body, want string }{
-		"empty":             {"", "line 1: version: expected the number 1 (the file is empty)"},
-		"no version":        {"defaults: {}\n", "line 1: version: expected the number 1; the key is missing"},
-		"unknown key":       {"version: 1\ndefaults:\n  egres: []\n", "line 3: defaults.egres: unknown key; did you mean egress?"},
-		"wrong type":        {"version: 1\nrepositories: all\n", `line 2: repositories: expected a list of repositories, but found "all"`},
-		"nothing":           {"version: 1\nrepositories:\n", "line 2: repositories: expected a list of repositories, but found nothing"},
-		"impossible number": {"version: 1\ndefaults: {limits: {cpu: 0}}\n", `line 2: defaults.limits.cpu: expected a number of cores from 0.1 to 256, but found "0"`},
-		"bad host":          {"version: 1\ndefaults: {egress: [\"https://registry.example\"]}\n", "line 2: defaults.egress[0]: expected a host without a scheme, for example registry.example:443, but found"},
-		"no slash":          {"version: 1\nrepositories: [{match: octocat}]\n", "line 2: repositories[0].match: expected a pattern of owner/name like octocat/*"},
-		"star":              {"version: 1\ndefaults: {models: [\"*\"]}\n", "line 2: defaults.models[0]: expected a pattern of models like anthropic/*"},
-		"both":              {"version: 1\nrepositories:\n  - {match: \"a/b\", id: 3}\n", "line 3: repositories[0]: expected either match or id, but found both"},
-		"neither":           {"version: 1\nrepositories:\n  - {egress: []}\n", "line 3: repositories[0].match: expected a pattern of owner/name, or the key id; both are missing"},
-		"no kind":           {"version: 1\ndefaults: {harnesses: [emacs]}\n", "line 2: defaults.harnesses[0]: expected opencode, claude, codex or command"},
-		"no secret":         {"version: 1\ndefaults: {secrets: [npm_token]}\n", `line 2: defaults.secrets[0]: expected the name of a secret, or a pattern like NPM_*, but found "npm_token"`},
-		"no repository":     {"version: 1\ndefaults: {submodules: [lib]}\n", `line 2: defaults.submodules[0]: expected a pattern of owner/name like octocat/* (a * does not reach over a /, ** does), but found "lib"`},
-		"no tier":           {"version: 1\ndefaults: {sandbox: chroot}\n", "line 2: defaults.sandbox: expected the least tier of sandboxes, bubblewrap or gvisor"},
-		"no image":          {"version: 1\ndefaults: {images: [debian]}\n", "line 2: defaults.images[0]: expected a pattern of images like registry.example/dev/*"},
-		"no provenance":     {"version: 1\ndefaults: {data: [real]}\n", "line 2: defaults.data[0]: expected synthetic, scrubbed or production"},
-		"four eyes":         {"version: 1\ndefaults: {publish: {four_eyes: true}}\n", `line 2: defaults.publish.four_eyes: "true" is not supported yet`},
-		"pull requests":     {"version: 1\ndefaults: {limits: {open_pull_requests: 3}}\n", "line 2: defaults.limits.open_pull_requests: not supported yet"},
-		"alias":             {"version: 1\ndefaults: &a {}\n", "line 2: defaults: expected a plain value; anchors and aliases are not allowed"},
-		"too large":         {"version: 1\n#" + strings.Repeat("x", spec.MaxFloorBytes), "expected at most 262144 bytes, but found"},
-		"two documents":     {"version: 1\n---\nversion: 1\n", "expected one YAML document, but found more"},
+		"empty":              {"", "line 1: version: expected the number 1 (the file is empty)"},
+		"no version":         {"defaults: {}\n", "line 1: version: expected the number 1; the key is missing"},
+		"unknown key":        {"version: 1\ndefaults:\n  egres: []\n", "line 3: defaults.egres: unknown key; did you mean egress?"},
+		"wrong type":         {"version: 1\nrepositories: all\n", `line 2: repositories: expected a list of repositories, but found "all"`},
+		"nothing":            {"version: 1\nrepositories:\n", "line 2: repositories: expected a list of repositories, but found nothing"},
+		"impossible number":  {"version: 1\ndefaults: {limits: {cpu: 0}}\n", `line 2: defaults.limits.cpu: expected a number of cores from 0.1 to 256, but found "0"`},
+		"bad host":           {"version: 1\ndefaults: {egress: [\"https://registry.example\"]}\n", "line 2: defaults.egress[0]: expected a host without a scheme, for example registry.example:443, but found"},
+		"no slash":           {"version: 1\nrepositories: [{match: octocat}]\n", "line 2: repositories[0].match: expected a pattern of owner/name like octocat/*"},
+		"star":               {"version: 1\ndefaults: {models: [\"*\"]}\n", "line 2: defaults.models[0]: expected a pattern of models like anthropic/*"},
+		"both":               {"version: 1\nrepositories:\n  - {match: \"a/b\", id: 3}\n", "line 3: repositories[0]: expected either match or id, but found both"},
+		"neither":            {"version: 1\nrepositories:\n  - {egress: []}\n", "line 3: repositories[0].match: expected a pattern of owner/name, or the key id; both are missing"},
+		"no kind":            {"version: 1\ndefaults: {harnesses: [emacs]}\n", "line 2: defaults.harnesses[0]: expected opencode, claude, codex or command"},
+		"no secret":          {"version: 1\ndefaults: {secrets: [npm_token]}\n", `line 2: defaults.secrets[0]: expected the name of a secret, or a pattern like NPM_*, but found "npm_token"`},
+		"no repository":      {"version: 1\ndefaults: {submodules: [lib]}\n", `line 2: defaults.submodules[0]: expected a pattern of owner/name like octocat/* (a * does not reach over a /, ** does), but found "lib"`},
+		"no tier":            {"version: 1\ndefaults: {sandbox: chroot}\n", "line 2: defaults.sandbox: expected the least tier of sandboxes, bubblewrap or gvisor"},
+		"no image":           {"version: 1\ndefaults: {images: [debian]}\n", "line 2: defaults.images[0]: expected a pattern of images like registry.example/dev/*"},
+		"no provenance":      {"version: 1\ndefaults: {data: [real]}\n", "line 2: defaults.data[0]: expected synthetic, scrubbed or production"},
+		"four eyes":          {"version: 1\ndefaults: {publish: {four_eyes: true}}\n", `line 2: defaults.publish.four_eyes: "true" is not supported yet`},
+		"priority":           {"version: 1\ndefaults: {limits: {priority: 51}}\n", "line 2: defaults.limits.priority: expected a number from 0 to 50"},
+		"a label's priority": {"version: 1\ndefaults: {priority_labels: {urgent: 0}}\n", "line 2: defaults.priority_labels.urgent: expected a number from 1 to 50"},
+		"alias":              {"version: 1\ndefaults: &a {}\n", "line 2: defaults: expected a plain value; anchors and aliases are not allowed"},
+		"too large":          {"version: 1\n#" + strings.Repeat("x", spec.MaxFloorBytes), "expected at most 262144 bytes, but found"},
+		"two documents":      {"version: 1\n---\nversion: 1\n", "expected one YAML document, but found more"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, problems := ParseFloor([]byte(c.body))
@@ -322,6 +323,19 @@ func TestEachKeyOfTheFloorBinds(t *testing.T) {
 		"Limits.Timeout":     {floor: "limits: {timeout: 5m}", shown: Value{Key: "limits.timeout", Value: "5m"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.Timeout == 5*time.Minute }},
 		"Limits.Concurrent":  {floor: "limits: {concurrent: 1}", shown: Value{Key: "limits.concurrent", Value: "1"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.Concurrent == 1 }},
 		"Limits.Budget":      {floor: "limits: {budget_usd: 2}", shown: Value{Key: "limits.budget_usd", Value: "$2.00"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.Budget == 2*spec.Dollar }},
+		"Limits.OpenPullRequests": {floor: "limits: {open_pull_requests: 3}", shown: Value{Key: "limits.open_pull_requests", Value: "3"},
+			holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.OpenPullRequests == 3 }},
+		"Priority": {floor: "limits: {priority: 7}", shown: Value{Key: "limits.priority", Value: "7"},
+			holds: func(_ spec.Spec, b Bounds) bool {
+				n, err := b.Priority(7, nil)
+				_, more := b.Priority(8, nil)
+				return n == 7 && err == nil && more != nil
+			}},
+		"PriorityLabels": {floor: "priority_labels: {Inspect-Urgent: 20}", shown: Value{Key: "priority_labels", Value: "inspect-urgent: 20"},
+			holds: func(_ spec.Spec, b Bounds) bool {
+				n, err := b.Priority(0, []string{"bug", "inspect-URGENT"})
+				return n == 20 && err == nil
+			}},
 	}
 	var keys []string
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[spec.FloorKeys]()) {

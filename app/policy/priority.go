@@ -2,6 +2,8 @@ package policy
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"strings"
 
 	"inspect/envs/spec"
@@ -74,5 +76,10 @@ func pullWords(n int) string {
 // priority tells what Priority goes by.
 func (e *effect) priority() {
 	most, from := e.bounds.mostPriority()
-	e.values = append(e.values, Value{Key: "limits.priority (of --priority, at most)", Value: intWords(most), From: from})
+	e.values = append(e.values, Value{Key: "limits.priority", Value: intWords(most), From: from})
+	for _, l := range e.bounds {
+		for _, name := range slices.Sorted(maps.Keys(l.keys.PriorityLabels)) {
+			e.values = append(e.values, Value{Key: "priority_labels", Value: name + ": " + intWords(l.keys.PriorityLabels[name]), From: l.from})
+		}
+	}
 }
