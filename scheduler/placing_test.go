@@ -87,6 +87,19 @@ func (w *world) ready(s *Scheduler) string {
 	return snapshot
 }
 
+// offerOn publishes the snapshot that a node was asked for.
+func (w *world) offerOn(s *Scheduler, node string, row storage.NodeWork) {
+	w.t.Helper()
+	var work wire.Work
+	if err := json.Unmarshal(row.Data, &work); err != nil {
+		w.t.Fatal(err)
+	}
+	work.ID = row.ID
+	if err := s.Offer(context.Background(), node, offerOf(&work)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 func (w *world) sweep(s *Scheduler) {
 	w.t.Helper()
 	if err := s.Sweep(context.Background()); err != nil {
@@ -206,14 +219,7 @@ func TestAnotherNodeWithRoomPrepares(t *testing.T) {
 	if err != nil || row.Kind != wire.WorkRefresh {
 		t.Fatalf("%+v, %v", row, err)
 	}
-	var work wire.Work
-	if err := json.Unmarshal(row.Data, &work); err != nil {
-		t.Fatal(err)
-	}
-	work.ID = row.ID
-	if err := s.Offer(context.Background(), "n2", offerOf(&work)); err != nil {
-		t.Fatal(err)
-	}
+	w.offerOn(s, "n2", row)
 	if got := w.want(second.ID, Placing, ""); got.Node != "n2" {
 		t.Errorf("placed on %s", got.Node)
 	}
@@ -275,7 +281,9 @@ func TestDrainingWithOneMachine(t *testing.T) {
 func TestAnEngineThatIsAway(t *testing.T) {
 	w, p, s := newCluster(t, machine("n1"))
 	w.ready(s)
-	p.set(func(p *fakePlacer) { p.roomErr, p.asked = &EngineTrouble{Words: "Nomad does not answer", Cause: errFake}, 0 })
+	p.set(func(p *fakePlacer) {
+		p.roomErr, p.asked = &EngineTrouble{Words: "Nomad does not answer", Cause: errFake}, 0
+	})
 	sess := w.create(s)
 	w.look(s, sess.ID)
 	since := w.waits(sess.ID, "Nomad does not answer").QueueAt.Time
@@ -518,7 +526,13 @@ func TestMissingSnapshotsAreBounded(t *testing.T) {
 		if got.State != Queued || !got.Deadline.Equal(created.Add(24*time.Hour)) {
 			t.Fatalf("after %d: %s until %s", n, got.State, got.Deadline)
 		}
-		w.prepare(s)
+		row, err := s.takeWork(ctx, "n1", w.clock.Now())
+		for ; err == nil && row.Kind != wire.WorkRefresh; row, err = s.takeWork(ctx, "n1", w.clock.Now()) {
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.offerOn(s, "n1", row)
 		w.sweep(s)
 		w.look(s, sess.ID)
 		r = w.runner(s, sess.ID)
@@ -738,10 +752,10 @@ func TestSixtySessionsForFourSlots(t *testing.T) {
 				return
 			}
 			sum := w.bundle(a, r, 1, "a bundle of "+at.Session)
-			w.engine.kill(at.Session)
 			if err := b.Outcome(ctx, r, goodOutcome(sum)); err != nil {
 				t.Error(err)
 			}
+			w.engine.kill(at.Session)
 		})
 	}
 	runs(t, a)

@@ -303,8 +303,8 @@ func (w *world) sessions() []storage.Session {
 			w.t.Fatal(err)
 		}
 		var s storage.Session
-		r := w.db.SQL().QueryRow("SELECT id, state, title, request, prompt, context_digest, base_branch, base_sha, spec, spec_source, requester_id, requester_login, issue_number, intent_key, environment_id, installation_id, budget, instructions_sha FROM sessions WHERE id = $1", id)
-		if err := r.Scan(&s.ID, &s.State, &s.Title, &s.Request, &s.Prompt, &s.ContextDigest, &s.BaseBranch, &s.BaseSha, &s.Spec, &s.SpecSource, &s.RequesterID, &s.RequesterLogin, &s.IssueNumber, &s.IntentKey, &s.EnvironmentID, &s.InstallationID, &s.Budget, &s.InstructionsSha); err != nil {
+		r := w.db.SQL().QueryRow("SELECT id, state, title, request, prompt, context_digest, base_branch, base_sha, spec, spec_source, requester_id, requester_login, issue_number, intent_key, environment_id, installation_id, budget, instructions_sha, priority FROM sessions WHERE id = $1", id)
+		if err := r.Scan(&s.ID, &s.State, &s.Title, &s.Request, &s.Prompt, &s.ContextDigest, &s.BaseBranch, &s.BaseSha, &s.Spec, &s.SpecSource, &s.RequesterID, &s.RequesterLogin, &s.IssueNumber, &s.IntentKey, &s.EnvironmentID, &s.InstallationID, &s.Budget, &s.InstructionsSha, &s.Priority); err != nil {
 			w.t.Fatal(err)
 		}
 		out = append(out, s)

@@ -122,7 +122,7 @@ func floorSchema() field {
 		"submodules":      {kind: kindList, help: "a list of patterns of repositories", max: 200, item: &repositories},
 		"publish":         publish,
 		"images":          {kind: kindList, help: "a list of patterns of images", max: 100, item: &image},
-		"priority_labels": {kind: kindMap, help: "a map of labels to numbers", max: 50, anyKey: &urgency},
+		"priority_labels": {kind: kindMap, help: "a map of labels to numbers", max: 50, anyKey: &urgency, anyName: true},
 		"sandbox":         {kind: kindText, help: "the least tier of sandboxes, bubblewrap or gvisor", only: Tiers()},
 	}
 	repository := maps.Clone(keys)

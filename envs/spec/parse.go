@@ -160,7 +160,7 @@ func (v *validator) walkMap(n *yaml.Node, f field, key string, depth int) {
 		case known:
 			v.walk(val, child, at, depth+1)
 		case f.anyKey != nil:
-			if !regexp.MustCompile(`^[a-z][a-z0-9_-]{0,39}$`).MatchString(name) {
+			if !f.anyName && !regexp.MustCompile(`^[a-z][a-z0-9_-]{0,39}$`).MatchString(name) {
 				v.add(k, at, "expected a name of lower-case letters, digits, '-' and '_'", "")
 				continue
 			}

@@ -41,6 +41,7 @@ type field struct {
 	required bool
 	fields   map[string]field // of a map
 	anyKey   *field           // of a map with free keys
+	anyName  bool             // of such a map: keys are not ours, such as labels
 	item     *field           // of a list
 	variants []field          // of kindAny: the first whose kind matches
 	examples []string         // of a text, for editors
