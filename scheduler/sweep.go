@@ -62,6 +62,7 @@ func (s *Scheduler) sweepSessions(ctx context.Context) error {
 // sweepQueue has the queue looked at while a slot is free and somebody waits:
 // what kept them waiting may be gone without anybody having told us.
 func (s *Scheduler) sweepQueue(ctx context.Context) error {
+	s.askRoom(ctx) // what drains in the cluster gets no refreshes either
 	waited, err := s.db.Q().SlotsWaitedFor(ctx, int64(s.o.Limits.Total))
 	if err != nil || !waited {
 		return err
