@@ -85,6 +85,11 @@ type Options struct {
 	StateEvery   time.Duration // default 10 s
 	Refreshes    int           // at the same time; default 1
 
+	// Advertise tells the engine's agent on this machine what the node has. It is
+	// called when that has changed, and every AdvertiseEvery. nil: nobody is told.
+	Advertise      func(context.Context, Advert) error
+	AdvertiseEvery time.Duration // default 3 min
+
 	HTTP     http.RoundTripper // default: one without proxies
 	Redactor *redact.Redactor  // known secrets; default none but the patterns
 	Clock    proc.Clock        // default proc.System()
@@ -95,6 +100,7 @@ type Options struct {
 type Node struct {
 	instance  string        // of this process
 	announced chan struct{} // closed when the control plane knows of this process
+	adverts   chan Advert   // the newest, for whoever tells it
 	o         Options
 	clock     proc.Clock
 	log       *slog.Logger
@@ -159,6 +165,7 @@ func New(o Options) (*Node, error) {
 	def(&o.Grace, 10*time.Minute)
 	def(&o.CollectEvery, time.Minute)
 	def(&o.StateEvery, 10*time.Second)
+	def(&o.AdvertiseEvery, 3*time.Minute)
 	if o.Refreshes <= 0 {
 		o.Refreshes = 1
 	}
@@ -203,7 +210,7 @@ func New(o Options) (*Node, error) {
 		images:   image.New(image.Options{Dir: filepath.Join(o.Root, "images")}),
 		fences:   fences{dir: filepath.Join(o.Root, "generations")},
 		slots:    make(chan struct{}, o.Refreshes),
-		instance: rand.Text(), announced: make(chan struct{}),
+		instance: rand.Text(), announced: make(chan struct{}), adverts: make(chan Advert, 1),
 		ofModules: map[int64]*mirrors{},
 		running:   map[string]*running{}, working: map[int64]bool{}, secrets: map[string]int{}, offered: map[snapshot.SnapshotID]time.Time{},
 	}, nil
@@ -231,7 +238,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	// Serving first: what an earlier daemon left is reclaimed in the background.
 	var wg sync.WaitGroup
-	for _, loop := range []func(context.Context){srv.serve, n.advertise, n.workLoop, n.collectLoop} {
+	for _, loop := range []func(context.Context){srv.serve, n.advertise, n.advertLoop, n.workLoop, n.collectLoop} {
 		wg.Go(func() { loop(ctx) })
 	}
 	n.log.Info("node daemon is serving", "node", n.o.Name, "socket", n.o.Socket, "store", n.o.Store.Name(), "tier", n.probe.Tier, "limits", n.probe.Limits)
@@ -280,11 +287,12 @@ func (n *Node) advertise(ctx context.Context) {
 	known, announced := true, false
 	for ctx.Err() == nil {
 		err := func() error {
-			s, err := n.state(ctx)
+			l, sp, err := n.look(ctx)
 			if err != nil {
 				return err
 			}
-			return n.control.state(ctx, s)
+			n.offerAdvert(l, sp)
+			return n.control.state(ctx, n.stateOf(l, sp))
 		}()
 		if err == nil && !announced {
 			announced = true
@@ -309,14 +317,24 @@ func (n *Node) advertise(ctx context.Context) {
 }
 
 func (n *Node) state(ctx context.Context) (wire.NodeState, error) {
+	l, sp, err := n.look(ctx)
+	if err != nil {
+		return wire.NodeState{}, err
+	}
+	return n.stateOf(l, sp), nil
+}
+
+// look is what the store has.
+func (n *Node) look(ctx context.Context) (snapshot.Listing, snapshot.Space, error) {
 	l, err := n.o.Store.List(ctx)
 	if err != nil {
-		return wire.NodeState{}, err
+		return l, snapshot.Space{}, err
 	}
 	sp, err := n.o.Store.Space(ctx)
-	if err != nil {
-		return wire.NodeState{}, err
-	}
+	return l, sp, err
+}
+
+func (n *Node) stateOf(l snapshot.Listing, sp snapshot.Space) wire.NodeState {
 	s := wire.NodeState{
 		Node: n.o.Name, Instance: n.instance, Version: wire.Version, Store: n.o.Store.Name(), Tier: n.probe.Tier, Limits: n.probe.Limits,
 		FreeBytes: sp.Free, TotalBytes: sp.Total, Refuses: n.refuses(sp), Clones: []wire.Clone{}, Snapshots: []string{}, Work: []int64{},
@@ -335,5 +353,5 @@ func (n *Node) state(ctx context.Context) (wire.NodeState, error) {
 	for _, i := range l.Snapshots {
 		s.Snapshots = append(s.Snapshots, string(i.ID))
 	}
-	return s, nil
+	return s
 }
