@@ -24,13 +24,31 @@ var nodeName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,62}$`)
 
 // RegisterNode makes a node known by the SHA-256 of its bearer token.
 func (s *Scheduler) RegisterNode(ctx context.Context, name string, tokenHash []byte) error {
+	return registerNode(ctx, s.db.Q(), name, tokenHash)
+}
+
+func registerNode(ctx context.Context, q *storage.Queries, name string, tokenHash []byte) error {
 	if !nodeName.MatchString(name) || len(tokenHash) != 32 {
-		return fmt.Errorf("a node needs a name of lower-case letters, digits, '-' and '.', and the SHA-256 of its token; the name was %.80q", name)
+		return fmt.Errorf("a node needs a name of at most 63 lower-case letters, digits, '-' and '.', and the SHA-256 of its token; the name was %.80q", name)
 	}
-	if err := s.db.Q().UpsertNode(ctx, storage.UpsertNodeParams{Name: name, TokenHash: tokenHash}); err != nil {
+	if err := q.UpsertNode(ctx, storage.UpsertNodeParams{Name: name, TokenHash: tokenHash}); err != nil {
 		return fmt.Errorf("registering node %s: %w", name, err)
 	}
 	return nil
+}
+
+// ErrNodeThere is the error of a name that another node has.
+var ErrNodeThere = errors.New("there is a node of that name")
+
+// AddNode makes a further node known by the SHA-256 of its bearer token. Of one
+// that is there the token is replaced, if that is wanted; else it is ErrNodeThere.
+func AddNode(ctx context.Context, tx *storage.Tx, name string, tokenHash []byte, replace bool) error {
+	if _, err := tx.Q().GetNode(ctx, name); err == nil && !replace {
+		return fmt.Errorf("node %s: %w", name, ErrNodeThere)
+	} else if err != nil && !storage.IsMissing(err) {
+		return fmt.Errorf("looking for node %s: %w", name, err)
+	}
+	return registerNode(ctx, tx.Q(), name, tokenHash)
 }
 
 // AuthenticateNode says which node a bearer token belongs to.

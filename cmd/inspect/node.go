@@ -36,6 +36,7 @@ type nodeConfig struct {
 	sandboxUID, egressUID, mirrorUID, parent                                  int
 	controlUID, runnerUID, quarantineUID                                      int
 	spool, quarantines                                                        string
+	agent                                                                     agentFlags
 	log                                                                       string
 }
 
@@ -69,8 +70,9 @@ func nodeCommand() *cobra.Command {
 	f.StringVar(&c.spool, "spool", "", "directory of the runners it starts")
 	f.StringVar(&c.quarantines, "quarantines", "", "directory of its quarantines")
 	f.IntVar(&c.parent, "parent", 0, "end, with everything that runs here, when the process with this id, which started this one, has ended")
+	c.agent.flags(f)
 	f.StringVar(&c.log, "log", "text", "text or json")
-	cmd.AddCommand(drainCommand())
+	cmd.AddCommand(nodeAddCommand())
 	return withEnvironment(cmd)
 }
 
@@ -119,6 +121,10 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	if err := c.store.check(); err != nil {
 		return err
 	}
+	advertise, err := c.agent.advertise(redactor)
+	if err != nil {
+		return usageError{err}
+	}
 	if err := os.MkdirAll(c.root, 0o711); err != nil {
 		return err
 	}
@@ -159,7 +165,7 @@ func runNode(ctx context.Context, c nodeConfig) error {
 		Name: c.name, Root: c.root, Socket: filepath.Join(c.root, "node.sock"), ControlURL: c.control, Token: token,
 		GrantKey: key, GitBase: c.gitBase, Store: store, Launcher: node.Sandboxes(launcher),
 		SandboxUID: c.sandboxUID, SandboxGID: c.sandboxUID, EgressUID: c.egressUID, EgressGID: c.egressUID, MirrorUID: c.mirrorUID, MirrorGID: c.mirrorUID, Binary: program,
-		Expose: c.expose, Redactor: redactor, Refreshes: 2, MaxFill: c.store.fill(), Log: log,
+		Expose: c.expose, Redactor: redactor, Refreshes: 2, MaxFill: c.store.fill(), Advertise: advertise, Log: log,
 	}
 	if c.controlUID != 0 {
 		q, err := forControl(c, binary, initFile, &o)
