@@ -47,6 +47,10 @@ type serveConfig struct {
 	Limits         string
 	Sandbox        tierFlags
 	Store          storeFlags
+	Engine         string
+	Nomad          nomadFlags
+	Node           string
+	NodeName       string
 	MaxSessions    int
 	PostgresUser   string
 	ControlUID     int
@@ -74,7 +78,7 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.Hooks, "listen-hooks", "127.0.0.1:7460", "address for webhooks")
 	f.StringVar(&c.People, "listen-people", "127.0.0.1:7461", "address for people's pages")
 	f.StringVar(&c.PublicURL, "public-url", "", "address of people's pages in links (default: http://ADDRESS of --listen-people)")
-	f.StringVar(&c.Machines, "listen-machines", "127.0.0.1:7462", "loopback address for runners and the node daemon")
+	f.StringVar(&c.Machines, "listen-machines", "127.0.0.1:7462", "loopback address for runners and the node daemon; for other machines an https proxy stands in front")
 	f.StringSliceVar(&c.Labels, "label", []string{"inspect"}, "labels that may start a session; a repository's file can only narrow them")
 	f.StringVar(&c.Harness, "harness", "", "agent for repositories that name none: opencode, codex, claude or command (default: command if --harness-command is given, else opencode)")
 	f.StringVar(&c.HarnessCommand, "harness-command", "", "shell line of the agent of kind command")
@@ -87,14 +91,18 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.Limits, "limits", "enforce", "enforce, or best-effort where cgroups cannot be had")
 	c.Sandbox.flags(f)
 	c.Store.flags(f)
-	f.IntVar(&c.MaxSessions, "max-sessions", 4, "sessions at once, of all repositories together")
+	f.StringVar(&c.Engine, "engine", engineLocal, "where sessions run: local, on this machine, or nomad, in a cluster")
+	c.Nomad.flags(f)
+	f.StringVar(&c.Node, "node", nodeHere, "local: sessions run on this machine, too, or none: its node daemon only keeps mirrors and reads results (with --engine nomad)")
+	f.StringVar(&c.NodeName, "node-name", localNode, "name of this machine's node; each control plane on one database needs another")
+	f.IntVar(&c.MaxSessions, "max-sessions", 0, "sessions at once, of all repositories together (default: 4, or with --engine nomad as many as there is room for)")
 	f.StringVar(&c.PostgresUser, "postgres-user", "postgres", "account of the private database when started as root")
 	f.IntVar(&c.ControlUID, "control-uid", controlUID, "account id of the control plane when started as root")
 	f.IntVar(&c.SandboxUID, "sandbox-uid", sandboxUID, "account id of sandboxes when started as root")
 	f.IntVar(&c.QuarantineUID, "quarantine-uid", quarantineUID, "account id of git on hostile bundles when started as root")
 	f.IntVar(&c.MirrorUID, "mirror-uid", mirrorUID, "account id of git in the mirrors of repositories when started as root")
 	f.IntVar(&c.EgressUID, "egress-uid", egressUID, "account id of the proxies of setup when started as root")
-	f.IntVar(&c.RunnerUID, "runner-uid", runnerUID, fmt.Sprintf("first of the %d account ids of runners when started as root", runnerUIDs))
+	f.IntVar(&c.RunnerUID, "runner-uid", runnerUID, fmt.Sprintf("first of the %d account ids of runners when started as root; with --engine nomad the one of --nomad-user on each node", runnerUIDs))
 	f.Var(&c.KeepEvents, "keep-events", "how long events of ended sessions are kept, as in 2555d (default: for ever)")
 	f.StringVar(&c.LogFormat, "log", "text", "text or json")
 }
@@ -125,7 +133,7 @@ func (c *serveConfig) checkAccounts() error {
 		first, of int
 	}{
 		{"--control-uid", c.ControlUID, 1}, {"--sandbox-uid", c.SandboxUID, 1}, {"--quarantine-uid", c.QuarantineUID, 1},
-		{"--egress-uid", c.EgressUID, 1}, {"--mirror-uid", c.MirrorUID, 1}, {"--runner-uid", c.RunnerUID, runnerUIDs},
+		{"--egress-uid", c.EgressUID, 1}, {"--mirror-uid", c.MirrorUID, 1}, {"--runner-uid", c.RunnerUID, c.runnerAccounts()},
 	} {
 		for uid := a.first; uid < a.first+a.of; uid++ {
 			if who, ok := taken[uid]; ok || uid < 0 {
@@ -134,7 +142,7 @@ func (c *serveConfig) checkAccounts() error {
 			taken[uid] = a.flag
 		}
 	}
-	if c.MaxSessions > runnerUIDs {
+	if c.Engine != engineNomad && c.MaxSessions > runnerUIDs {
 		return usagef("--max-sessions: at most %d, the number of accounts of runners", runnerUIDs)
 	}
 	return nil
@@ -169,7 +177,7 @@ func (c *serveConfig) check() error {
 		return usagef("--limits: expected enforce or best-effort, but found %q", c.Limits)
 	case c.LogFormat != "text" && c.LogFormat != "json":
 		return usagef("--log: expected text or json, but found %q", c.LogFormat)
-	case c.MaxSessions < 1:
+	case c.MaxSessions < 0:
 		return usagef("--max-sessions: expected 1 or more, but found %d", c.MaxSessions)
 	case c.Harness != "" && !slices.Contains(spec.Harnesses(), c.Harness):
 		return usagef("--harness: expected one of %s, but found %q", strings.Join(spec.Harnesses(), ", "), c.Harness)
@@ -185,6 +193,9 @@ func (c *serveConfig) check() error {
 		return err
 	}
 	if err := c.Store.check(); err != nil {
+		return err
+	}
+	if err := c.checkEngine(); err != nil {
 		return err
 	}
 	for _, r := range c.EgressInternal {

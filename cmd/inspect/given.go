@@ -21,6 +21,7 @@ type given struct {
 	PeopleToken string        `json:"people_token"`
 	Models      gateway.Files `json:"models"`
 	Database    string        `json:"database"` // its address
+	Nomad       nomadGiven    `json:"nomad"`
 }
 
 // gather reads all of it. What an operator must correct is a usageError.
@@ -55,6 +56,11 @@ func gather(c serveConfig, dirs directories) (given, error) {
 	if c.ModelsFile != "" {
 		if g.Models, err = gateway.Read(c.ModelsFile); err != nil {
 			return g, usageError{fmt.Errorf("--models: %w", err)}
+		}
+	}
+	if c.Engine == engineNomad {
+		if g.Nomad, err = c.Nomad.read(); err != nil {
+			return g, usageError{err}
 		}
 	}
 	return g, nil

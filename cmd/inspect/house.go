@@ -96,7 +96,7 @@ func (h *house) within(d time.Duration) (context.Context, context.CancelFunc) {
 func (h *house) open(ctx context.Context, o try.HouseOptions, models gateway.Config) (*try.House, error) {
 	h.config = serveConfig{
 		Data: o.Data, Git: fileURL(o.Origins), Expose: o.Expose, Limits: o.Limits, Sandbox: h.config.Sandbox, LogFormat: "text",
-		SandboxUID: sandboxUID, RunnerUID: tryRunnerUID, EgressUID: egressUID, MirrorUID: mirrorUID,
+		NodeName: localNode, SandboxUID: sandboxUID, RunnerUID: tryRunnerUID, EgressUID: egressUID, MirrorUID: mirrorUID,
 	}
 	if me := os.Getuid(); os.Geteuid() != 0 {
 		h.config.SandboxUID, h.config.RunnerUID, h.config.EgressUID, h.config.MirrorUID = me, me, me, me

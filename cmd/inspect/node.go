@@ -277,7 +277,7 @@ func (p nodeProcess) run(ctx context.Context) error {
 		return err
 	}
 	argv := []string{
-		p.binary, "node", "--name", localNode, "--root", p.dirs.node, "--control", p.control,
+		p.binary, "node", "--name", p.config.NodeName, "--root", p.dirs.node, "--control", p.control,
 		"--token-file", filepath.Join(p.dirs.private, "node.token"),
 		"--grant-key", hex.EncodeToString(signing.Public().(ed25519.PublicKey)),
 		"--github-git", p.config.Git, "--owner", ownerOf(p.config.Data), "--cgroup-root", cgroupRoot(p.config.Data),
@@ -285,6 +285,9 @@ func (p nodeProcess) run(ctx context.Context) error {
 		"--egress-uid", strconv.Itoa(p.config.EgressUID), "--mirror-uid", strconv.Itoa(p.config.MirrorUID), "--log", p.config.LogFormat,
 	}
 	argv = append(append(argv, p.config.Sandbox.args()...), p.config.Store.args()...)
+	if c := p.config; c.Engine == engineNomad && c.Node == nodeHere {
+		argv = append(argv, c.Nomad.agent().args()...)
+	}
 	if c := p.config; p.split {
 		argv = append(argv, "--control-uid", strconv.Itoa(c.ControlUID), "--runner-uid", strconv.Itoa(c.RunnerUID), "--spool", p.dirs.spool,
 			"--quarantine-uid", strconv.Itoa(c.QuarantineUID), "--quarantines", p.dirs.publish)

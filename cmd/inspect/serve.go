@@ -310,7 +310,7 @@ func (p plane) run(ctx context.Context) error {
 		return fmt.Errorf("people's pages: %w", err)
 	}
 	hash := sha256.Sum256([]byte(p.given.NodeToken))
-	if err := sched.RegisterNode(ctx, localNode, hash[:]); err != nil {
+	if err := sched.RegisterNode(ctx, c.NodeName, hash[:]); err != nil {
 		return fmt.Errorf("the local node: %w", err)
 	}
 

@@ -25,6 +25,7 @@ import (
 
 // nodeSide reaches the local node daemon.
 type nodeSide struct {
+	name   string // of the node
 	socket string
 	key    ed25519.PrivateKey
 	uid    int // ours
@@ -34,7 +35,7 @@ type nodeSide struct {
 const orderLife = 5 * time.Minute
 
 func (n nodeSide) grant(g wire.Grant) (string, error) {
-	g.Node, g.PeerUID, g.Expires = localNode, n.uid, time.Now().Add(orderLife)
+	g.Node, g.PeerUID, g.Expires = n.name, n.uid, time.Now().Add(orderLife)
 	return wire.SignGrant(n.key, g)
 }
 

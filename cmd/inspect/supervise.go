@@ -317,7 +317,7 @@ func runControl(ctx context.Context) error {
 		return usageError{err}
 	}
 	dirs := placesIn(h.Config.Data)
-	side := nodeSide{socket: dirs.nodeSocket, key: ed25519.NewKeyFromSeed(h.Given.GrantSeed), uid: os.Getuid()}
+	side := nodeSide{name: h.Config.NodeName, socket: dirs.nodeSocket, key: ed25519.NewKeyFromSeed(h.Given.GrantSeed), uid: os.Getuid()}
 	engine := nodeEngine{side}
 	return plane{
 		config: h.Config, dirs: dirs, given: h.Given, ports: p, floor: floor, keys: boss.keys, redactor: redactor, log: log,
