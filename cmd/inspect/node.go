@@ -320,7 +320,7 @@ func (p nodeProcess) run(ctx context.Context) error {
 }
 
 // once runs the daemon until it ends, or until ctx ends and it has stopped
-// everything.
+// everything, except under Nomad: runners go on there, and so do their sandboxes.
 func (p nodeProcess) once(ctx context.Context, argv []string) error {
 	run, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -334,9 +334,13 @@ func (p nodeProcess) once(ctx context.Context, argv []string) error {
 		return err
 	case <-ctx.Done():
 	}
+	stop := syscall.SIGQUIT
+	if p.config.Engine == engineNomad {
+		stop = syscall.SIGTERM
+	}
 	// The lock is held by the daemon, so the id in it is the daemon's.
 	if pid := holder(filepath.Join(p.dirs.node, "daemon.lock")); pid > 1 {
-		_ = syscall.Kill(pid, syscall.SIGQUIT)
+		_ = syscall.Kill(pid, stop)
 	}
 	select {
 	case err := <-done:

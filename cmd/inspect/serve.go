@@ -284,6 +284,9 @@ func (p plane) run(ctx context.Context) error {
 		DB: db, Blobs: blobs, CloneURL: app.CloneURL, Bot: app.Bot, Redactor: redactor, SessionURL: sessionURL, Log: log,
 		GitHub:     func(id int64) publish.GitHub { return app.Installation(id) },
 		Quarantine: p.quarantine,
+		Fetch: func(ctx context.Context, repository int64, branch, commit string) error {
+			return sched.Fetch(ctx, c.NodeName, repository, branch, commit)
+		},
 		PricesAsOf: models.PricesAsOf, Floor: floor.For, Record: record,
 		Mirrors: dirs.mirrors, WorkDir: dirs.publish,
 	})

@@ -83,3 +83,18 @@ func (n *Node) advertLoop(ctx context.Context) {
 		}
 	}
 }
+
+// withdrawTimeout is what the agent gets to hear that the daemon ends.
+const withdrawTimeout = 5 * time.Second
+
+// withdraw has nothing placed here any more, until the next daemon.
+func (n *Node) withdraw(ctx context.Context) {
+	if n.o.Advertise == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
+	defer cancel()
+	if err := n.o.Advertise(ctx, Advert{}); err != nil {
+		n.log.Warn("the engine's agent could not be told that this daemon ends; sessions that are placed here wait", "error", err)
+	}
+}

@@ -93,6 +93,11 @@ func TestAdverts(t *testing.T) {
 		}
 		return states() > before+5
 	})
+	go f.stop()
+	if a := next(); a.Node != "" || a.Snapshots != nil {
+		t.Errorf("at the end: %+v", a)
+	}
+	answers <- nil
 }
 
 func TestAdvertsAreRepeated(t *testing.T) {

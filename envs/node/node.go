@@ -86,7 +86,8 @@ type Options struct {
 	Refreshes    int           // at the same time; default 1
 
 	// Advertise tells the engine's agent on this machine what the node has. It is
-	// called when that has changed, and every AdvertiseEvery. nil: nobody is told.
+	// called when that has changed, and every AdvertiseEvery; at the end with a zero
+	// Advert: nothing is to be placed here. nil: nobody is told.
 	Advertise      func(context.Context, Advert) error
 	AdvertiseEvery time.Duration // default 3 min
 
@@ -243,6 +244,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	n.log.Info("node daemon is serving", "node", n.o.Name, "socket", n.o.Socket, "store", n.o.Store.Name(), "tier", n.probe.Tier, "limits", n.probe.Limits)
 	wg.Wait()
+	n.withdraw(context.WithoutCancel(ctx))
 	if errors.Is(context.Cause(ctx), ErrStopAll) {
 		n.stopRunners(context.WithoutCancel(ctx))
 		n.stopSandboxes(context.WithoutCancel(ctx))

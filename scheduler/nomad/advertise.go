@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -76,14 +75,17 @@ func isLoopback(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// Advert is what a node has for sessions.
+// Advert is what a node has for sessions. A zero one takes back all that was told.
 type Advert struct {
-	Node      string            // as it is registered with us
+	Node      string            // as it is registered with us; empty: it takes none
 	Snapshots map[string]string // environment -> commit of its newest snapshot
 	FreeBytes int64
 }
 
 func (a Advert) meta() map[string]string {
+	if a.Node == "" {
+		return nil
+	}
 	m := map[string]string{metaNode: a.Node, metaFree: strconv.FormatInt(a.FreeBytes, 10)}
 	for environment, commit := range a.Snapshots {
 		m[metaSnapshots+environment] = commit
@@ -111,8 +113,9 @@ func (a *Agent) Advertise(ctx context.Context, ad Advert) error {
 	}
 	change := map[string]*string{}
 	want := ad.meta()
-	for k := range maps.Keys(have.Dynamic) {
-		if _, keep := want[k]; !keep && strings.HasPrefix(k, metaSnapshots) && have.Dynamic[k] != nil {
+	for k, v := range have.Dynamic {
+		ours := k == metaNode || k == metaFree || strings.HasPrefix(k, metaSnapshots)
+		if _, keep := want[k]; ours && !keep && v != nil {
 			change[k] = nil
 		}
 	}

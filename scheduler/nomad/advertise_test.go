@@ -96,6 +96,12 @@ func TestAdvertise(t *testing.T) {
 	if diff := cmp.Diff([]string{"one", "one", "two"}, m.tokens); diff != "" {
 		t.Errorf("the token is not read anew for each call:\n%s", diff)
 	}
+	if err := a.Advertise(t.Context(), Advert{}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"owner": "hubot"}, m.dynamic); diff != "" {
+		t.Errorf("what is left when all is taken back:\n%s", diff)
+	}
 }
 
 func TestAdvertiseRefused(t *testing.T) {
