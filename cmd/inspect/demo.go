@@ -20,6 +20,8 @@ func demoCommand() *cobra.Command {
 	o := demo.Options{Out: os.Stdout}
 	var verbose bool
 	var tier tierFlags
+	var store storeFlags
+	var engine, pool string
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Play the whole story on this machine, with a GitHub of its own",
@@ -38,13 +40,23 @@ func demoCommand() *cobra.Command {
 				return usagef("--harness: expected opencode, codex or claude, but found %q", o.Harness)
 			case o.Model != "" && o.Harness == "":
 				return usagef("--model needs --harness: the scripted agent uses no model")
+			case engine != engineLocal && engine != engineNomad:
+				return usagef("--engine: expected local or nomad, but found %q", engine)
 			case !slices.Contains(demo.Modes(), o.Mode):
 				return usagef("--agent-mode: expected one of %s, but found %q", strings.Join(demo.Modes(), ", "), o.Mode)
 			}
 			if err := tier.check(); err != nil {
 				return err
 			}
-			o.Sandbox = tier.args()
+			if err := store.check(); err != nil {
+				return err
+			}
+			if engine == engineNomad {
+				if o.Nomad, err = demo.ClusterFrom(os.Getenv, pool); err != nil {
+					return usageError{err}
+				}
+			}
+			o.Sandbox, o.Store = tier.args(), store.args()
 			o.Err = io.Discard
 			if verbose {
 				o.Err = os.Stderr
@@ -73,6 +85,9 @@ func demoCommand() *cobra.Command {
 	f.StringVar(&o.Mode, "agent-mode", "ok", "how the scripted agent behaves")
 	f.DurationVar(&o.Delay, "agent-delay", time.Second, "how long the scripted agent thinks")
 	f.StringVar(&o.Limits, "limits", "", "enforce or best-effort (default: enforce as root)")
+	f.StringVar(&engine, "engine", engineLocal, "where the session runs: local, or nomad: in the cluster of the agent at NOMAD_ADDR, which runs on this machine, with NOMAD_TOKEN or NOMAD_TOKEN_FILE and NOMAD_NAMESPACE")
+	f.StringVar(&pool, "nomad-pool", "default", "node pool of that agent")
 	tier.flags(f)
+	store.flags(f)
 	return cmd
 }

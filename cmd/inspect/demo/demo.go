@@ -35,6 +35,8 @@ type Options struct {
 	Limits string        // "enforce" or "best-effort"
 
 	Sandbox []string // flags of serve that say what sandboxes are made of
+	Store   []string // and where snapshots are kept
+	Nomad   *Cluster // that sessions run in; nil: the local engine
 
 	Harness  string   // "opencode", "codex" or "claude"; empty: the scripted agent
 	Model    string   // openai/NAME or anthropic/NAME with the key in the environment; empty: one without a mind
@@ -63,6 +65,8 @@ type Result struct {
 	PullRequests int     `json:"pull_requests"` // how many there are in all
 	CheckRuns    int     `json:"check_runs"`
 	TotalMS      int64   `json:"total_ms"` // from the label to the end told on GitHub
+	Engine       string  `json:"engine"`
+	Job          string  `json:"job,omitempty"` // of the last attempt, which Nomad has forgotten
 }
 
 // Verify counts tests.
@@ -90,7 +94,7 @@ const (
 
 // Run plays the story. It leaves no process, mount, socket or file behind.
 func Run(ctx context.Context, o Options) (res Result, err error) {
-	st := &story{o: o, out: newTeller(o.Out, o.JSON), started: time.Now()}
+	st := &story{o: o, out: newTeller(o.Out, o.JSON), started: time.Now(), jobs: map[string]bool{}}
 	defer func() {
 		// A story that ended early has its line, too.
 		if o.JSON && err != nil && !st.out.said {
@@ -127,6 +131,7 @@ func Run(ctx context.Context, o Options) (res Result, err error) {
 		return res, fmt.Errorf("inspect serve: %w", err)
 	}
 	defer stopServe()
+	defer st.clearCluster(ctx)
 
 	story, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -167,6 +172,7 @@ type story struct {
 	key     string          // of the model
 	scripts []modeld.Script // nil: the one that resolves the sample issue
 	issue   int
+	jobs    map[string]bool // in Nomad, and whether it was looked at
 	pages   pages
 	serve   *serveProcess
 }
@@ -271,7 +277,12 @@ func (st *story) startServe(ctx context.Context) (stop func(), err error) {
 		"--listen-hooks", addr[0], "--listen-people", addr[1], "--listen-machines", addr[2],
 		"--limits", st.o.Limits,
 	}
-	argv = append(append(argv, st.o.Sandbox...), agent...)
+	argv = append(append(append(argv, st.o.Sandbox...), st.o.Store...), agent...)
+	cluster, err := st.clusterFlags()
+	if err != nil {
+		return nil, err
+	}
+	argv = append(argv, cluster...)
 	if st.program != "" {
 		argv = append(argv, "--expose", filepath.Dir(st.program))
 	}

@@ -37,7 +37,13 @@ func (st *story) play(ctx context.Context) (Result, error) {
 		Branch: session.Branch, HeadSHA: session.HeadSHA, CheckRunID: session.CheckRunID,
 		Verify:    Verify{Passed: session.Verify.Passed, Failed: session.Verify.Failed},
 		RestoreMS: session.Times.RestoreMS, Harness: session.Harness, Generation: session.Generation,
-		Reason: session.Reason, Words: session.Words, TotalMS: time.Since(begun).Milliseconds(),
+		Reason: session.Reason, Words: session.Words, TotalMS: time.Since(begun).Milliseconds(), Engine: "local",
+	}
+	if st.o.Nomad != nil {
+		res.Engine, res.Job = "nomad", jobOf(res.Session, res.Generation)
+		if err := st.awaitCleared(ctx); err != nil {
+			return res, err
+		}
 	}
 	counts := st.github.CountsSince(mark)
 	res.GitHub = Counts{Total: counts.Total, Tokens: counts.Tokens, Writes: counts.Writes}
@@ -82,6 +88,9 @@ func (st *story) follow(ctx context.Context) (sessionView, error) {
 		if s.Terminal && s.Reported {
 			done("")
 			return s, nil
+		}
+		if err := st.watchJob(ctx, s); err != nil {
+			return s, err
 		}
 		if !killed && s.State == "working" {
 			if ok, err := st.kill(st.o.Kill, id); err != nil {

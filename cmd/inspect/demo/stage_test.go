@@ -98,7 +98,7 @@ func openStageWith(t *testing.T, repositories map[string]map[string]string, edit
 	}
 	s := &stage{t: t, story: &story{
 		o:   Options{Binary: binary, Limits: limits(), Err: &logTo{t: t, path: filepath.Join(dir, "serve.log")}},
-		out: newTeller(testWriter{t}, false), started: time.Now(), dir: dir, program: binary,
+		out: newTeller(testWriter{t}, false), started: time.Now(), dir: dir, program: binary, jobs: map[string]bool{},
 	}}
 	edit(s.story)
 	gh, err := githubd.New(githubd.Options{Dir: mkdir(t, dir, "github"), WebhookSecret: canarySecret, Events: []string{"issues", "issue_comment"}}) // no push: drift stays
