@@ -134,22 +134,31 @@ func serve(ctx context.Context, c serveConfig) error {
 		return fmt.Errorf("the directory to publish from: %w", err)
 	}
 	reapAll(launcher, log) // what an earlier process left in the middle of reading a bundle
+	floor, err := openFloor(c.PolicyFile, log)
+	if err != nil {
+		return usageError{err}
+	}
+	p := plane{
+		config: c, dirs: dirs, given: given, ports: ports, floor: floor, keys: keys, redactor: redactor, log: log,
+		runnerUID:  c.RunnerUID,
+		quarantine: quarantine{launcher: launcher, uid: c.SandboxUID, gid: c.SandboxUID},
+		beside:     node.run,
+	}
+	if c.Engine == engineNomad {
+		p.engine, p.watch, err = nomadEngine(c.Nomad.options(given.Nomad, ports.control(), c.Nomad.token, redactor, log))
+		if err != nil {
+			return err
+		}
+		return p.run(ctx)
+	}
 	engine, err := local.New(local.Options{
 		Binary: binary, ControlURL: ports.control(), NodeSocket: dirs.nodeSocket, Dir: dirs.spool, Log: log,
 	})
 	if err != nil {
 		return fmt.Errorf("the local engine: %w", err)
 	}
-	floor, err := openFloor(c.PolicyFile, log)
-	if err != nil {
-		return usageError{err}
-	}
-	return plane{
-		config: c, dirs: dirs, given: given, ports: ports, floor: floor, keys: keys, redactor: redactor, log: log,
-		engine: engine, stopRunners: engine.StopAll, runnerUID: c.RunnerUID,
-		quarantine: quarantine{launcher: launcher, uid: c.SandboxUID, gid: c.SandboxUID},
-		beside:     node.run,
-	}.run(ctx)
+	p.engine, p.stopRunners = engine, engine.StopAll
+	return p.run(ctx)
 }
 
 // ports are the three listeners.
@@ -196,8 +205,9 @@ type plane struct {
 	log      *slog.Logger // redacts by it
 
 	engine      scheduler.Engine
-	stopRunners func(context.Context)
-	runnerUID   int // of their grants
+	watch       func(context.Context) error // keeps the engine informed until ctx ends; nil: it needs none
+	stopRunners func(context.Context)       // at the end; nil: runners go on
+	runnerUID   int                         // of their grants
 	quarantine  publish.Quarantine
 	beside      func(context.Context) error // runs until the runners have ended; nil: nothing does
 }
@@ -338,11 +348,21 @@ func (p plane) run(ctx context.Context) error {
 	if p.beside != nil {
 		group.Go(func() error { return p.beside(stopped) })
 	}
+	if p.watch != nil {
+		group.Go(func() error {
+			if err := p.watch(stopped); stopped.Err() == nil {
+				return fmt.Errorf("the engine: %w", errors.Join(err, errEnded))
+			}
+			return nil
+		})
+	}
 	group.Go(func() error {
 		err := sched.Run(run)
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
-		p.stopRunners(end) // sessions go on from their last bundle when we start again
+		if p.stopRunners != nil {
+			p.stopRunners(end) // sessions go on from their last bundle when we start again
+		}
 		stopAll(nil)
 		return err
 	})

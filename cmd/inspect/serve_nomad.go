@@ -1,16 +1,20 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 
 	"github.com/spf13/pflag"
 
 	"inspect/checks/redact"
+	"inspect/scheduler"
+	"inspect/scheduler/nomad"
 )
 
 // Engines of `inspect serve`.
@@ -224,13 +228,32 @@ func (n nomadFlags) token() (string, error) {
 	return readSecret(n.TokenFile, "Nomad's token")
 }
 
-// learnToken has the logs know a token that is read anew.
-func learnToken(redactor *redact.Redactor, read func() (string, error)) func() (string, error) {
-	return func() (string, error) {
-		token, err := read()
-		if token = strings.TrimSpace(token); token != "" {
-			redactor.Add(token)
-		}
-		return token, err
+// options are the engine's. token reads the ACL token as it is now.
+func (n nomadFlags) options(g nomadGiven, control string, token func() (string, error), redactor *redact.Redactor, log *slog.Logger) nomad.Options {
+	o := nomad.Options{
+		Address: n.Address, Region: n.Region, Namespace: n.Namespace, NodePool: n.Pool, Datacenter: n.Datacenters,
+		CACert: g.CA, ClientCert: g.Cert, ClientKey: g.Key, Template: g.Template,
+		Binary: n.Binary, ControlURL: cmp.Or(n.Control, control), NodeSocket: n.Socket, User: n.User,
+		MHzPerCore: n.MHz, RunnerMemory: int64(n.RunnerMB) << 20, Log: log,
 	}
+	if n.Artifact != "" {
+		o.Binary, o.Artifact = "", nomad.Artifact{URL: n.Artifact, Checksum: n.Checksum}
+	}
+	if n.TokenFile != "" {
+		o.Token = func() (string, error) {
+			text, err := token()
+			redactor.Add(text) // it may be another than before
+			return text, err
+		}
+	}
+	return o
+}
+
+// nomadEngine is the engine, and what keeps it informed.
+func nomadEngine(o nomad.Options) (scheduler.Engine, func(context.Context) error, error) {
+	engine, err := nomad.New(o)
+	if err != nil {
+		return nil, nil, usageError{fmt.Errorf("the Nomad engine: %w", err)}
+	}
+	return engine, engine.Run, nil
 }

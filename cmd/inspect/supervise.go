@@ -33,8 +33,8 @@ import (
 // the control plane with an account of their own and the node daemon as root,
 // starts again what is killed, and ends them in order. The ports are opened
 // here and served by the control plane. What only root can read is handed to
-// the control plane over a socket pair, on which it may ask for two more things:
-// the policy file and the keys of secrets as they are now. When this process is killed the control plane
+// the control plane over a socket pair, on which it may ask for three more things:
+// the policy file, the keys of secrets and Nomad's token as they are now. When this process is killed the control plane
 // and Postgres are ended by the kernel; the node daemon, runners and sandboxes
 // go on for the next supervisor.
 type supervised struct {
@@ -68,6 +68,7 @@ type handed struct {
 const (
 	askPolicy = 'p'
 	askKeys   = 'k' // of environments' secrets
+	askNomad  = 'n' // Nomad's ACL token
 )
 
 // fileReply answers each byte of the control plane.
@@ -194,7 +195,7 @@ func (s supervised) control(ctx context.Context) error {
 }
 
 // hand gives the control plane what it needs and then answers for the policy
-// file and the keys of secrets, until its end.
+// file, the keys of secrets and Nomad's token, until its end.
 func (s supervised) hand(c io.ReadWriter) {
 	out := json.NewEncoder(c)
 	if err := out.Encode(handed{Config: s.config, Given: s.given}); err != nil {
@@ -213,6 +214,10 @@ func (s supervised) hand(c io.ReadWriter) {
 		case askKeys:
 			var text string
 			text, err = s.keys()
+			reply.Body = []byte(text)
+		case askNomad:
+			var text string
+			text, err = s.config.Nomad.token()
 			reply.Body = []byte(text)
 		default:
 			return
@@ -318,12 +323,21 @@ func runControl(ctx context.Context) error {
 	}
 	dirs := placesIn(h.Config.Data)
 	side := nodeSide{name: h.Config.NodeName, socket: dirs.nodeSocket, key: ed25519.NewKeyFromSeed(h.Given.GrantSeed), uid: os.Getuid()}
-	engine := nodeEngine{side}
-	return plane{
+	here := plane{
 		config: h.Config, dirs: dirs, given: h.Given, ports: p, floor: floor, keys: boss.keys, redactor: redactor, log: log,
-		engine: engine, stopRunners: engine.stopAll, runnerUID: wire.PeerRunner,
 		quarantine: nodeQuarantine{nodeSide: side, dir: dirs.publish},
-	}.run(ctx)
+	}
+	if n := h.Config.Nomad; h.Config.Engine == engineNomad {
+		here.runnerUID = h.Config.RunnerUID
+		here.engine, here.watch, err = nomadEngine(n.options(h.Given.Nomad, p.control(), boss.nomadToken, redactor, log))
+		if err != nil {
+			return err
+		}
+		return here.run(ctx)
+	}
+	engine := nodeEngine{side}
+	here.engine, here.stopRunners, here.runnerUID = engine, engine.stopAll, wire.PeerRunner
+	return here.run(ctx)
 }
 
 // boss is the control plane's end of what hand serves.
@@ -356,6 +370,12 @@ func (b *boss) policy() ([]byte, error) { return b.ask(askPolicy) }
 // keys asks for the keys of secrets as they are now.
 func (b *boss) keys() (string, error) {
 	text, err := b.ask(askKeys)
+	return string(text), err
+}
+
+// nomadToken asks for Nomad's ACL token as it is now.
+func (b *boss) nomadToken() (string, error) {
+	text, err := b.ask(askNomad)
 	return string(text), err
 }
 

@@ -7,21 +7,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-)
-
-// Keys of a node's metadata in Nomad, which its node daemon keeps up to date and
-// jobs are placed by. They are dotted identifiers of HCL: Nomad takes no others.
-const (
-	metaNode      = "inspect.node"       // the node's name as it is registered with us
-	metaFree      = "inspect.free_bytes" // of its store, decimal
-	metaSnapshots = "inspect.snapshot."  // and an environment's id: the commit of its newest snapshot there
 )
 
 // agentTimeout bounds one call to the agent of this machine.
@@ -49,7 +40,7 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 	case err != nil || u.User != nil:
 		return nil, errors.New("the Nomad agent's address is not one")
 	case u.Scheme == "unix" && u.Path != "", u.Scheme == "https" && u.Host != "":
-	case u.Scheme == "http" && isLoopback(u.Hostname()):
+	case u.Scheme == "http" && loopback(u.Hostname()):
 	default:
 		return nil, fmt.Errorf("to the Nomad agent at %s the token would travel in clear: expected https://, http:// to a loopback address, or unix:// and a path", o.Address)
 	}
@@ -69,12 +60,6 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 	return &Agent{client: client, token: o.Token}, nil
 }
 
-// isLoopback says whether a host, without a port, is this machine for itself.
-func isLoopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
-}
-
 // Advert is what a node has for sessions. A zero one takes back all that was told.
 type Advert struct {
 	Node      string            // as it is registered with us; empty: it takes none
@@ -86,9 +71,9 @@ func (a Advert) meta() map[string]string {
 	if a.Node == "" {
 		return nil
 	}
-	m := map[string]string{metaNode: a.Node, metaFree: strconv.FormatInt(a.FreeBytes, 10)}
+	m := map[string]string{MetaNode: a.Node, MetaFree: strconv.FormatInt(a.FreeBytes, 10)}
 	for environment, commit := range a.Snapshots {
-		m[metaSnapshots+environment] = commit
+		m[MetaSnapshot+environment] = commit
 	}
 	return m
 }
@@ -114,7 +99,7 @@ func (a *Agent) Advertise(ctx context.Context, ad Advert) error {
 	change := map[string]*string{}
 	want := ad.meta()
 	for k, v := range have.Dynamic {
-		ours := k == metaNode || k == metaFree || strings.HasPrefix(k, metaSnapshots)
+		ours := k == MetaNode || k == MetaFree || strings.HasPrefix(k, MetaSnapshot)
 		if _, keep := want[k]; ours && !keep && v != nil {
 			change[k] = nil
 		}

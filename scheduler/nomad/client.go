@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -25,12 +24,20 @@ const (
 // client is the one way to Nomad.
 type client struct {
 	*api.Client
-	tokenFile string
+	read      func() (string, error) // the token; nil: none
 	namespace string
 	region    string
 }
 
 func newClient(o Options) (*client, error) {
+	h, err := httpClient(o)
+	if err != nil {
+		return nil, err
+	}
+	return clientOver(o, h)
+}
+
+func httpClient(o Options) (*http.Client, error) {
 	h := &http.Client{
 		Transport: &http.Transport{
 			Proxy:       http.ProxyFromEnvironment,
@@ -44,29 +51,29 @@ func newClient(o Options) (*client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	if err := api.ConfigureTLS(h, &api.TLSConfig{
-		CACert: o.CACert, ClientCert: o.ClientCert, ClientKey: o.ClientKey, TLSServerName: o.ServerName,
+		CACertPEM: o.CACert, ClientCertPEM: o.ClientCert, ClientKeyPEM: o.ClientKey, TLSServerName: o.ServerName,
 	}); err != nil {
 		return nil, fmt.Errorf("setting up TLS for Nomad: %w", err)
 	}
+	return h, nil
+}
+
+func clientOver(o Options, h *http.Client) (*client, error) {
 	c, err := api.NewClient(&api.Config{Address: o.Address, Region: o.Region, Namespace: o.Namespace, HttpClient: h})
 	if err != nil {
 		return nil, fmt.Errorf("setting up the way to Nomad: %w", err)
 	}
-	return &client{Client: c, tokenFile: o.TokenFile, namespace: o.Namespace, region: o.Region}, nil
+	return &client{Client: c, read: o.Token, namespace: o.Namespace, region: o.Region}, nil
 }
 
 // token reads the ACL token, which may have been replaced.
 func (c *client) token() (string, error) {
-	if c.tokenFile == "" {
+	if c.read == nil {
 		return "", nil
 	}
-	b, err := os.ReadFile(c.tokenFile)
+	token, err := c.read()
 	if err != nil {
 		return "", fmt.Errorf("reading the token for Nomad: %w", err)
-	}
-	token := strings.TrimSpace(string(b))
-	if token == "" {
-		return "", fmt.Errorf("reading the token for Nomad: %s is empty", c.tokenFile)
 	}
 	return token, nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -37,13 +36,9 @@ func New(o Options) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{o: o, cache: newCache()}
-	if o.Template != "" {
-		data, err := os.ReadFile(o.Template)
-		if err != nil {
-			return nil, fmt.Errorf("reading the template of Nomad jobs: %w", err)
-		}
-		if e.base, err = parseTemplate(data); err != nil {
-			return nil, fmt.Errorf("the template of Nomad jobs %s cannot be used: %w", o.Template, err)
+	if len(o.Template) > 0 {
+		if e.base, err = parseTemplate(o.Template); err != nil {
+			return nil, fmt.Errorf("the template of Nomad jobs cannot be used: %w", err)
 		}
 	}
 	if e.nomad, err = newClient(o); err != nil {

@@ -43,13 +43,14 @@ type Options struct {
 	NodePool   string   // empty: "inspect"
 	Datacenter []string // that may be used, with * as in Nomad; empty: all
 
-	// TokenFile holds the ACL token. It is read anew for each request, so that a
-	// token can be replaced at any time. Empty: no token.
-	TokenFile string
-	// CACert, ClientCert and ClientKey are PEM files for TLS; empty: the machine's
+	// Token reads the ACL token. It is called for each request, so that a token can
+	// be replaced at any time. nil: none.
+	Token func() (string, error)
+	// CACert, ClientCert and ClientKey are for TLS, PEM; empty: the machine's
 	// authorities, and no certificate of ours. ServerName is what Nomad's
 	// certificate is for, if not for the host of Address.
-	CACert, ClientCert, ClientKey, ServerName string
+	CACert, ClientCert, ClientKey []byte
+	ServerName                    string
 
 	// Binary is the path of inspect on the nodes. Artifact, if set, is where nodes
 	// get it from instead.
@@ -65,9 +66,8 @@ type Options struct {
 	// LostAfter is how long Nomad waits for a node that is away before it gives its
 	// attempts up; zero: 240 h. It is never less than an attempt may take.
 	LostAfter time.Duration
-	// Template is a file with a job as JSON of Nomad's API that ours are laid
-	// over; empty: none.
-	Template string
+	// Template is a job as JSON of Nomad's API that ours are laid over; empty: none.
+	Template []byte
 
 	Clock proc.Clock // zero: the machine's
 	Log   *slog.Logger
@@ -113,7 +113,7 @@ func (o Options) checkAddress() error {
 	default:
 		return fmt.Errorf("the address of Nomad %q is neither https nor http to a loopback address: whoever sits between could vouch for runners", o.Address)
 	}
-	if (o.ClientCert == "") != (o.ClientKey == "") {
+	if (len(o.ClientCert) == 0) != (len(o.ClientKey) == 0) {
 		return errors.New("a client certificate for Nomad needs its key, and a key its certificate")
 	}
 	for what, name := range map[string]string{"region": o.Region, "namespace": o.Namespace} {

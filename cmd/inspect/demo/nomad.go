@@ -17,7 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
 )
 
 // Cluster is a Nomad cluster whose agent runs on this machine. The story looks
