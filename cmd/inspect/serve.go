@@ -326,6 +326,11 @@ func (p plane) run(ctx context.Context) error {
 	if err := sched.RegisterNode(ctx, c.NodeName, hash[:]); err != nil {
 		return fmt.Errorf("the local node: %w", err)
 	}
+	if c.Node == nodeNone { // it keeps mirrors and reads results
+		if _, err := db.Q().SetNodeDraining(ctx, storage.SetNodeDrainingParams{Name: c.NodeName, Draining: true}); err != nil {
+			return fmt.Errorf("the local node: %w", err)
+		}
+	}
 
 	model, err := modelGateway(models, sched, log)
 	if err != nil {

@@ -167,11 +167,14 @@ func (d *doctor) clocks() {
 func (d *doctor) token(ctx context.Context) {
 	self, _, err := d.client.ACLTokens().Self(d.query(ctx))
 	switch {
-	case err != nil && strings.Contains(err.Error(), "ACL support disabled"):
+	case err == nil && self.AccessorID == "acls-disabled", err != nil && strings.Contains(err.Error(), "ACL support disabled"):
 		d.say(FindingWarn, "token", "the cluster has no ACLs: whoever reaches an agent can run anything on each node; set acl { enabled = true } on all agents")
 		return
 	case err != nil:
 		d.say(FindingFail, "token", "Nomad does not take it: %v. Make one of the policy below, and put it into the file of --nomad-token-file", plain(err))
+		return
+	case self.AccessorID == "anonymous":
+		d.say(FindingFail, "token", "Nomad has ACLs and none was given: make a token of the policy below, and put it into the file of --nomad-token-file")
 		return
 	case self.Type == "management":
 		d.say(FindingWarn, "token", "it is a management token, which may do everything in the cluster; one of the policy below is enough")
@@ -323,20 +326,24 @@ func (t *dates) RoundTrip(r *http.Request) (*http.Response, error) {
 		return res, err
 	}
 	if date, perr := http.ParseTime(res.Header.Get("Date")); perr == nil {
-		// It has whole seconds, and was written between begun and now.
-		skew := time.Duration(0)
-		if early := begun.Sub(date.Add(time.Second)); early > 0 {
-			skew = -early
-		} else if late := date.Sub(t.now()); late > 0 {
-			skew = late
-		}
-		t.mu.Lock()
-		if !t.known || max(skew, -skew) < max(t.least, -t.least) {
-			t.known, t.least = true, skew
-		}
-		t.mu.Unlock()
+		t.note(begun, date)
 	}
 	return res, nil
+}
+
+// note takes a date of whole seconds that was written between begun and now.
+func (t *dates) note(begun, date time.Time) {
+	skew := time.Duration(0)
+	if early := begun.Sub(date.Add(time.Second)); early > 0 {
+		skew = -early
+	} else if late := date.Sub(t.now()); late > 0 {
+		skew = late
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.known || max(skew, -skew) < max(t.least, -t.least) {
+		t.known, t.least = true, skew
+	}
 }
 
 // skew is how far the other side's clock is before ours, at least.

@@ -3,6 +3,7 @@ package nomad
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -30,6 +31,7 @@ func (d *doctor) nodes(ctx context.Context) {
 			len(list), d.o.NodePool, strings.Join(d.o.Datacenter, ", "), d.o.NodePool)
 		return
 	}
+	slices.SortFunc(pool, func(a, b *api.NodeListStub) int { return strings.Compare(a.Name, b.Name) })
 	d.versions(pool)
 	d.killTimeout()
 	by := map[string]string{} // our name -> Nomad's
@@ -133,13 +135,7 @@ func (d *doctor) node(ctx context.Context, n *api.NodeListStub, by map[string]st
 
 // snapshots compares what a node advertises with what we know to be there.
 func (d *doctor) snapshots(what string, meta map[string]string, k KnownNode) {
-	for _, env := range slices.Sorted(func(yield func(string) bool) {
-		for e := range k.Snapshots {
-			if !yield(e) {
-				return
-			}
-		}
-	}) {
+	for _, env := range slices.Sorted(maps.Keys(k.Snapshots)) {
 		switch has, want := meta[MetaSnapshot+env], k.Snapshots[env]; {
 		case has == want:
 			d.say(FindingOK, what, "snapshot of %s at %.12s", env, want)

@@ -1,0 +1,99 @@
+package demo
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"inspect/fixtures/nomadd"
+)
+
+// cluster is the agent at NOMAD_ADDR, or a double of Nomad that starts runners
+// for real.
+func cluster(t *testing.T) *Cluster {
+	t.Helper()
+	if os.Getenv("NOMAD_ADDR") != "" {
+		c, err := ClusterFrom(os.Getenv, cmp.Or(os.Getenv("NOMAD_POOL"), "default"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	dir, err := os.MkdirTemp("", "inspect-nomadd-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil { // runners have another account
+		t.Fatal(err)
+	}
+	double, err := nomadd.New(nomadd.Options{Dir: dir, Token: "0b7c1c5e-aaaa-bbbb-cccc-1234567890ab"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { double.Close() })
+	env := map[string]string{"NOMAD_ADDR": double.URL(), "NOMAD_TOKEN": "0b7c1c5e-aaaa-bbbb-cccc-1234567890ab", "NOMAD_NAMESPACE": "inspect"}
+	c, err := ClusterFrom(func(name string) string { return env[name] }, "inspect")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// A session runs as a job of Nomad, whose runner proves itself with what Nomad
+// signs: delivered, the job without a secret and forgotten, the clones gone.
+// When its runner is killed, the next attempt delivers.
+func TestNomad(t *testing.T) {
+	for _, kill := range []string{"", "runner"} {
+		t.Run("kill "+kill, func(t *testing.T) {
+			s := openStageWith(t, map[string]map[string]string{"cluster": small("--delay", "3s")}, func(st *story) {
+				st.o.Nomad, st.o.Kill = cluster(t), kill
+			})
+			ctx := patienceOf(t, 5*time.Minute)
+			t.Cleanup(func() { s.clearCluster(context.WithoutCancel(ctx)) })
+			s.ask("cluster", "Too dear")
+			v, err := s.follow(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v.State != "delivered" || (v.Generation == 2) != (kill != "") {
+				t.Fatalf("%s (%s: %s) in attempt %d", v.State, v.Reason, v.Words, v.Generation)
+			}
+			if n := len(pullsOf(t, s.github, "cluster")); n != 1 {
+				t.Errorf("%d pull requests", n)
+			}
+			if !s.jobs[jobOf(v.Session, v.Generation)] {
+				t.Errorf("the job was not looked at: %v", s.jobs)
+			}
+			if err := s.awaitCleared(ctx); err != nil {
+				t.Error(err)
+			}
+			onlyAllowed(t, s.github)
+		})
+	}
+}
+
+// The look at a job can fail.
+func TestSecretsInAJobAreSeen(t *testing.T) {
+	task := func(fields string) string {
+		return `{"Meta":{"inspect.session":"s"},"TaskGroups":[{"Tasks":[{"Driver":"raw_exec","User":"nobody"` + fields + `}]}]}`
+	}
+	for name, c := range map[string]struct{ job, variables, want string }{
+		"good":          {task(""), "[]", ""},
+		"environment":   {task(`,"Env":{"TOKEN":"x"}`), "[]", "environment"},
+		"template":      {task(`,"Templates":[{}]`), "[]", "templates"},
+		"Vault":         {task(`,"Vault":{}`), "[]", "Vault"},
+		"meta of task":  {task(`,"Meta":{"a":"b"}`), "[]", "meta"},
+		"variables":     {task(""), `[{"Path":"nomad/jobs/x"}]`, "variables"},
+		"no group":      {`{}`, "[]", "one task"},
+		"not to be had": {task(""), "Permission denied", ""},
+	} {
+		_, err := noPlaceForSecrets([]byte(c.job), []byte(c.variables))
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
