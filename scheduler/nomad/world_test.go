@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,7 +62,7 @@ func options(t *testing.T, addr string, args ...string) Options {
 		t.Fatal(err)
 	}
 	return Options{
-		Address: addr, Namespace: testSpace, NodePool: env("INSPECT_TEST_NOMAD_POOL", "default"), TokenFile: os.Getenv("NOMAD_TOKEN_FILE"),
+		Address: addr, Namespace: "inspect-test", NodePool: env("INSPECT_TEST_NOMAD_POOL", "default"), Token: tokenIn(os.Getenv("NOMAD_TOKEN_FILE")),
 		Binary: bin, ControlURL: "http://127.0.0.1:1", NodeSocket: "/run/node.sock", Args: args, RunnerMemory: 64 * mib,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
@@ -154,5 +155,18 @@ func waitFor(t *testing.T, what string, is func() bool) {
 		if time.Now().After(end) {
 			t.Fatalf("waited a minute for %s", what)
 		}
+	}
+}
+
+var _ scheduler.Engine = (*Engine)(nil)
+
+// tokenIn reads a token's file; nil: there is none.
+func tokenIn(path string) func() (string, error) {
+	if path == "" {
+		return nil
+	}
+	return func() (string, error) {
+		b, err := os.ReadFile(path)
+		return strings.TrimSpace(string(b)), err
 	}
 }
