@@ -3,6 +3,7 @@ package demo
 import (
 	"cmp"
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -22,6 +23,13 @@ func cluster(t *testing.T) *Cluster {
 		}
 		return c
 	}
+	c, _ := double(t)
+	return c
+}
+
+// double is one of Nomad that starts runners for real.
+func double(t *testing.T) (*Cluster, *nomadd.Double) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "inspect-nomadd-")
 	if err != nil {
 		t.Fatal(err)
@@ -30,17 +38,17 @@ func cluster(t *testing.T) *Cluster {
 	if err := os.Chmod(dir, 0o711); err != nil { // runners have another account
 		t.Fatal(err)
 	}
-	double, err := nomadd.New(nomadd.Options{Dir: dir, Token: "0b7c1c5e-aaaa-bbbb-cccc-1234567890ab"})
+	d, err := nomadd.New(nomadd.Options{Dir: dir, Token: "0b7c1c5e-aaaa-bbbb-cccc-1234567890ab"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { double.Close() })
-	env := map[string]string{"NOMAD_ADDR": double.URL(), "NOMAD_TOKEN": "0b7c1c5e-aaaa-bbbb-cccc-1234567890ab", "NOMAD_NAMESPACE": "inspect"}
+	t.Cleanup(func() { d.Close() })
+	env := map[string]string{"NOMAD_ADDR": d.URL(), "NOMAD_TOKEN": "0b7c1c5e-aaaa-bbbb-cccc-1234567890ab", "NOMAD_NAMESPACE": "inspect"}
 	c, err := ClusterFrom(func(name string) string { return env[name] }, "inspect")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c
+	return c, d
 }
 
 // A session runs as a job of Nomad, whose runner proves itself with what Nomad
@@ -72,6 +80,50 @@ func TestNomad(t *testing.T) {
 				t.Error(err)
 			}
 			onlyAllowed(t, s.github)
+		})
+	}
+}
+
+// Whatever goes away while the harness works, the runner goes on, and its session
+// ends once, with its work, in its first attempt.
+func TestNomadAway(t *testing.T) {
+	const node = "node-1"
+	for name, fault := range map[string]func(s *stage, d *nomadd.Double) error{
+		"the agent dies and comes back": func(_ *stage, d *nomadd.Double) error { return errors.Join(d.Kill(node), d.Revive(node)) },
+		// Nomad calls the allocation lost, and its runner goes on.
+		"the agent stays away past lost_after": func(_ *stage, d *nomadd.Double) error {
+			return errors.Join(d.Kill(node), d.LostAfter(node))
+		},
+		"the servers are started again": func(_ *stage, d *nomadd.Double) error { return errors.Join(d.Down(), d.Up()) },
+		"the node daemon is killed": func(s *stage, _ *nomadd.Double) error {
+			_, err := s.kill("node", "")
+			return err
+		},
+		"inspect serve is stopped and started again": func(s *stage, _ *nomadd.Double) error {
+			return errors.Join(s.serve.stop(), s.again())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, d := double(t)
+			s := openStageWith(t, map[string]map[string]string{"away": small("--delay", "6s")}, func(st *story) { st.o.Nomad = c })
+			ctx := patienceOf(t, 5*time.Minute)
+			t.Cleanup(func() { s.clearCluster(context.WithoutCancel(ctx)) })
+			id := s.of(ctx, "away", s.ask("away", "Too dear"))
+			s.until(ctx, id, "working", func(v sessionView) bool { return v.State == "working" })
+			s.jobs[jobOf(id, 1)] = true
+			if err := fault(s, d); err != nil {
+				t.Fatal(err)
+			}
+			v := s.until(ctx, id, "over", over)
+			if v.State != "delivered" || v.Generation != 1 {
+				t.Errorf("%s (%s: %s) in attempt %d", v.State, v.Reason, v.Words, v.Generation)
+			}
+			if n := len(pullsOf(t, s.github, "away")); n != 1 {
+				t.Errorf("%d pull requests", n)
+			}
+			if err := s.awaitCleared(ctx); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }

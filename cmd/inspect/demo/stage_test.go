@@ -145,6 +145,14 @@ func openStageWith(t *testing.T, repositories map[string]map[string]string, edit
 
 const canarySecret = "canary-webhook-secret-5d0c7a"
 
+// again starts a serve that was stopped.
+func (s *stage) again() error {
+	s.serve.mu.Lock()
+	s.serve.stopping = false
+	s.serve.mu.Unlock()
+	return s.serve.start()
+}
+
 func mkdir(t *testing.T, parts ...string) string {
 	t.Helper()
 	dir := filepath.Join(parts...)
