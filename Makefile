@@ -3,7 +3,7 @@
 #   make test    every test; sets up what it needs itself
 #   make test-cgroup2   the sandbox's suite where cgroups are version 2 only
 #   make test-openzfs   the store's suite on OpenZFS in the kernel, and its speed
-#   make test-nomad     the engine's suite against a real Nomad agent at NOMAD_ADDR
+#   make test-nomad     the engine's suite and the demo against a real Nomad agent at NOMAD_ADDR
 # Options of the demo: make demo ARGS="--keep"
 
 export CGO_ENABLED := 0
@@ -54,6 +54,8 @@ test-openzfs: setup
 test-nomad:
 	@test -n "$$NOMAD_ADDR" || { echo "NOMAD_ADDR must be the address of a Nomad agent on this machine, such as http://127.0.0.1:4646"; exit 1; }
 	go test -count 1 -timeout 30m -run 'TestIsAnEngine|TestReal' ./scheduler/nomad
+	go test -count 1 -timeout 30m -run 'TestNomad$$' ./cmd/inspect/demo
+	@$(MAKE) demo ARGS="--engine nomad $(ARGS)"
 
 # What a user waits for, each as a ratio or against a direct way in one run.
 bench:

@@ -55,6 +55,28 @@ func TestFetch(t *testing.T) {
 	}
 }
 
+// The node of the control plane fetches the base of a session that works
+// elsewhere, and of no other.
+func TestTheBaseIsFetchedToWhereResultsAreRead(t *testing.T) {
+	ctx := context.Background()
+	for _, mirrors := range []string{"", "n1", "home"} {
+		w := newWorld(t)
+		w.o.MirrorNode = mirrors
+		s := w.scheduler()
+		if err := s.RegisterNode(ctx, "home", hashOf("home")); err != nil {
+			t.Fatal(err)
+		}
+		_, r := w.running(s)
+		if _, err := s.Spec(ctx, r); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := s.db.Q().OpenWork(ctx, "home")
+		if err != nil || (len(rows) == 1) != (mirrors == "home") {
+			t.Errorf("%q: %d works, %v", mirrors, len(rows), err)
+		}
+	}
+}
+
 func TestAddNode(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t)

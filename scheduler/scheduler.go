@@ -43,6 +43,9 @@ type Options struct {
 	// are derived from it, so it must be the same after a restart.
 	GrantKey  ed25519.PrivateKey
 	RunnerUID int // uid the runners run as; grants are bound to it
+	// MirrorNode is the node whose mirrors results are read over: it fetches the
+	// base of each session that works elsewhere. Empty: no session does.
+	MirrorNode string
 	// EgressInternal are the address ranges of the operator's own network that
 	// hosts of an environment's egress may have.
 	EgressInternal []string

@@ -264,7 +264,7 @@ func (p plane) run(ctx context.Context) error {
 		DB: db, Blobs: blobs, Effects: fx, Engine: p.engine, Log: log, KeepEvents: time.Duration(c.KeepEvents),
 		Limits:   scheduler.Limits{Total: c.MaxSessions},
 		Times:    scheduler.Times{Refresh: 15 * time.Minute},
-		GrantKey: signing, RunnerUID: p.runnerUID, ModelAPI: models.API, Bound: floor.bound, EgressInternal: c.EgressInternal,
+		GrantKey: signing, RunnerUID: p.runnerUID, MirrorNode: c.NodeName, ModelAPI: models.API, Bound: floor.bound, EgressInternal: c.EgressInternal,
 		Secrets: vault, SecretsAllowed: floor.secrets, SubmoduleAllowed: floor.submodule, Redactor: redactor,
 		Delivery: func(ctx context.Context, guid string) error {
 			defer app.Revoke(ctx, guid)

@@ -224,7 +224,7 @@ func TestOptions(t *testing.T) {
 		{"a socket", func(o *Options) { o.Address = "unix:///run/nomad.sock" }, false},
 		{"credentials", func(o *Options) { o.Address = "https://hubot:pw@nomad.example.com" }, false},
 		{"none", func(o *Options) { o.Address = "" }, false},
-		{"half a certificate", func(o *Options) { o.ClientCert = "/x" }, false},
+		{"half a certificate", func(o *Options) { o.ClientCert = []byte("x") }, false},
 		{"a colon in a name", func(o *Options) { o.Namespace = "a:b" }, false},
 		{"all namespaces", func(o *Options) { o.Namespace = "*" }, false},
 		{"no binary", func(o *Options) { o.Binary = "" }, false},
@@ -235,8 +235,8 @@ func TestOptions(t *testing.T) {
 			o.Binary, o.Artifact = "", Artifact{"https://files.example.com/inspect?token=x", "sha256:" + strings.Repeat("0", 64)}
 		}, false},
 		{"no control address", func(o *Options) { o.ControlURL = "" }, false},
-		{"a template that is not there", func(o *Options) { o.Template = "/does/not/exist" }, false},
-		{"authorities that are not there", func(o *Options) { o.CACert = "/does/not/exist" }, false},
+		{"a template that is none", func(o *Options) { o.Template = []byte("no job") }, false},
+		{"authorities that are none", func(o *Options) { o.CACert = []byte("no certificate") }, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := Options{Address: "https://nomad.example.com:4646", Binary: "/usr/local/bin/inspect", ControlURL: "https://inspect.example.com", NodeSocket: "/run/node.sock"}
