@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,9 @@ func TestNomad(t *testing.T) {
 		t.Run("kill "+kill, func(t *testing.T) {
 			s := openStageWith(t, map[string]map[string]string{"cluster": small("--delay", "3s")}, func(st *story) {
 				st.o.Nomad, st.o.Kill = cluster(t), kill
+				if root := os.Getenv("INSPECT_TEST_ZFS_ROOT"); root != "" { // POOL/DATASET
+					st.o.Store = []string{"--store", "zfs", "--zfs-root", root + "/" + filepath.Base(st.dir)}
+				}
 			})
 			ctx := patienceOf(t, 5*time.Minute)
 			t.Cleanup(func() { s.clearCluster(context.WithoutCancel(ctx)) })
