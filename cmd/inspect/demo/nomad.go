@@ -178,7 +178,7 @@ func (st *story) lookAtJob(ctx context.Context, id string) error {
 		return fmt.Errorf("read the job %s: %d %s: %w", id, status, body, err)
 	}
 	vstatus, variables, err := st.o.Nomad.ask(ctx, http.MethodGet, "/v1/vars?prefix=nomad/jobs/"+id)
-	if err != nil || vstatus != http.StatusOK && vstatus != http.StatusForbidden {
+	if err != nil || vstatus != http.StatusOK && vstatus != http.StatusForbidden && vstatus != http.StatusNotFound {
 		return fmt.Errorf("read the variables of job %s: %d %s: %w", id, vstatus, variables, err)
 	}
 	secrets, err := st.secrets()
@@ -293,15 +293,21 @@ func (st *story) awaitCleared(ctx context.Context) error {
 	return nil
 }
 
-// clearCluster removes what an interrupted story leaves in Nomad.
+// clearCluster removes what an interrupted story leaves in Nomad, and waits for
+// its runners to end.
 func (st *story) clearCluster(ctx context.Context) {
 	if st.o.Nomad == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	for id := range st.jobs {
-		if _, _, err := st.o.Nomad.ask(ctx, http.MethodDelete, "/v1/job/"+id+"?purge=true"); err != nil {
+		_, _, err := st.o.Nomad.ask(ctx, http.MethodDelete, "/v1/job/"+id+"?purge=true")
+		if err == nil {
+			session, _, _ := strings.Cut(strings.TrimPrefix(id, "inspect-"), "-g")
+			err = await(ctx, "its runner does not end", nil, func() (bool, error) { return findRunner(session) == 0, nil })
+		}
+		if err != nil {
 			st.out.line("  job " + id + " may be left: " + err.Error())
 			return
 		}
