@@ -104,6 +104,8 @@ const (
 	containerID = "box" // the state is the sandbox's own, so one name does for all
 	knownFile   = "known.json"
 	longestPath = 107 // of a unix socket: unix(7)
+
+	spareThreads = "8" // of the init
 )
 
 // options are runsc's own, before its command.
@@ -189,7 +191,7 @@ func (g *gvisor) prepareBeside(box *Sandbox, initArgs []string) (_ *starting, er
 	if k.Processes > 0 {
 		initArgs = append(initArgs, "--nproc", strconv.FormatInt(k.Processes, 10))
 	}
-	process, err := json.Marshal(g.process(s, s.apart(append(initArgs, "--filter", "4", besideFlag, "5"))))
+	process, err := json.Marshal(g.process(s, s.apart(append(initArgs, "--filter", "4", "--spare", spareThreads, besideFlag, "5"))))
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +233,7 @@ func (g *gvisor) prepare(box *Sandbox, gid int, initArgs []string) (*starting, e
 	if n := knownOf(s, box.uid).Processes; n > 0 {
 		initArgs = append(initArgs, "--nproc", strconv.FormatInt(n, 10), "--tell")
 	}
-	initArgs = append(initArgs, "--filter", "4")
+	initArgs = append(initArgs, "--filter", "4", "--spare", spareThreads)
 	if s.Compartments > 0 {
 		initArgs = s.apart(initArgs)
 	}

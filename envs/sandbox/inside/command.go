@@ -125,6 +125,9 @@ func (c *command) begin() (p pipes, err error) {
 	if len(c.spec.Argv) == 0 || c.spec.Argv[0] == "" {
 		return p, errors.New("no program was named")
 	}
+	// One after the other: each is in a system call, with a thread, most of the time.
+	c.s.beginning.Lock()
+	defer c.s.beginning.Unlock()
 	env := merge(c.s.env, c.spec.Env)
 	path, err := proc.LookPath(c.spec.Argv[0], env)
 	if err != nil {

@@ -45,8 +45,13 @@ const ReservedPids = 48
 
 // spareThreads are made at the start and kept, because in a full process table
 // the Go runtime could make no more and would crash. Those of package forward
-// are more, where it has something to do.
-const spareThreads = 16
+// are more, where it has something to do. Fewer will do (--spare) where there
+// are no more than fewProcessors: each of these runs one, and the init is in a
+// handful of system calls at a time. In gVisor a thread costs 3 ms.
+const (
+	spareThreads  = 16
+	fewProcessors = 2
+)
 
 // Main runs the init and returns its exit status. The arguments are those
 // after the word sandbox-init:
@@ -60,6 +65,7 @@ const spareThreads = 16
 //	--nofile N     most open files of a process
 //	--fsize N      most bytes of one file
 //	--nproc N      most processes, where no cgroup bounds them
+//	--spare N      threads kept for a full process table, if not spareThreads
 //	--tell         write Full to standard output whenever there are that many
 //	--forward PORT=PATH[,named]
 //	               a port of the loopback that leads to a socket; may be repeated
@@ -113,6 +119,7 @@ type config struct {
 	control, beside      int
 	filter               int
 	tell, apart          bool
+	spare                int
 	fresh                []fresh
 	nofile, fsize, nproc uint64
 	forwards             []forward.Way
@@ -128,6 +135,7 @@ func parse(args []string) (config, error) {
 	f.Uint64Var(&c.nofile, "nofile", 0, "")
 	f.Uint64Var(&c.fsize, "fsize", 0, "")
 	f.Uint64Var(&c.nproc, "nproc", 0, "")
+	f.IntVar(&c.spare, "spare", spareThreads, "")
 	f.BoolVar(&c.tell, "tell", false, "")
 	f.BoolVar(&c.apart, "apart", false, "")
 	f.Func("fresh", "", func(s string) error {
@@ -177,12 +185,15 @@ func run(args []string) error {
 		return err
 	}
 	unix.Umask(0o022)
-	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), 4))
-	spare := spareThreads
-	if len(c.forwards) > 0 {
-		spare += forward.Threads
+	most := 4
+	if c.spare < spareThreads {
+		most = fewProcessors
 	}
-	keepThreads(spare)
+	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), most))
+	if len(c.forwards) > 0 {
+		c.spare += forward.Threads
+	}
+	keepThreads(c.spare)
 	if c.beside >= 0 {
 		go endWith(c.beside) // in a system call until the end of both
 	}

@@ -22,6 +22,8 @@ type server struct {
 	control *os.File
 	env     []string // of every command, before its own
 
+	beginning sync.Mutex // held while a command is looked for and started
+
 	// mu is held while a process is started and while ended ones are
 	// collected, so that no end is seen before its beginning is known.
 	mu       sync.Mutex
