@@ -49,8 +49,9 @@ test-openzfs: setup
 	  cd envs/snapshot/zfs; INSPECT_TEST_OPENZFS=1 ../../../tmp/zfs.test -test.v -test.timeout 35m $(ARGS)"
 
 # The agent must be on this machine and run jobs as root with raw_exec enabled;
-# NOMAD_TOKEN_FILE holds a management token if it has ACLs, and
-# INSPECT_TEST_NOMAD_POOL names the pool of its node if that is not "default".
+# if it has ACLs, NOMAD_TOKEN is a management token and NOMAD_TOKEN_FILE a file
+# with the engine's; INSPECT_TEST_NOMAD_POOL names the pool of its node if that is
+# not "default".
 test-nomad:
 	@test -n "$$NOMAD_ADDR" || { echo "NOMAD_ADDR must be the address of a Nomad agent on this machine, such as http://127.0.0.1:4646"; exit 1; }
 	go test -count 1 -timeout 30m -run 'TestIsAnEngine|TestReal' ./scheduler/nomad

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
+	"os"
 	"slices"
 	"strings"
 
@@ -74,9 +77,30 @@ func (e *Engine) Start(ctx context.Context, a scheduler.Attempt) (json.RawMessag
 			return nil, err
 		}
 	default:
-		return nil, e.o.trouble(err)
+		return nil, e.refused(ctx, err)
 	}
 	return e.o.ref(*j.ID)
+}
+
+// refused is trouble that finds out what is wrong with the token: only to that
+// question Nomad answers that it has expired. What it does not know it refuses there, too.
+func (e *Engine) refused(ctx context.Context, err error) error {
+	if status, _, _ := answered(err); status != http.StatusForbidden {
+		return e.o.trouble(err)
+	}
+	q, tokenErr := e.nomad.query(ctx, e.nomad.here())
+	if tokenErr != nil {
+		return e.o.trouble(tokenErr)
+	}
+	_, _, self := e.nomad.ACLTokens().Self(q)
+	_, body, ok := answered(self)
+	switch {
+	case !ok: // it is one
+		return e.o.trouble(err)
+	case strings.Contains(body, tokenExpired):
+		return e.o.trouble(self)
+	}
+	return &scheduler.EngineTrouble{Words: tokenUnknown, Cause: errors.Join(err, self)}
 }
 
 // readBack makes sure that the job which there is already is the attempt's.

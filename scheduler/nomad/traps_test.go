@@ -52,9 +52,9 @@ func TestTroubleInWords(t *testing.T) {
 		begin, after func()
 		words        string
 	}{
-		{"another token", func() { write("00000000-0000-0000-0000-000000000002") }, func() { write("00000000-0000-0000-0000-000000000001") }, "token"},
+		{"another token", func() { write("00000000-0000-0000-0000-000000000002") }, func() { write("00000000-0000-0000-0000-000000000001") }, "does not know the token"},
 		{"no token", func() { write("") }, func() { write("00000000-0000-0000-0000-000000000001") }, "Nomad"},
-		{"an expired token", func() { d.ExpireToken(true) }, func() { d.ExpireToken(false) }, "token"},
+		{"an expired token", func() { d.ExpireToken(true) }, func() { d.ExpireToken(false) }, "has expired"},
 		{"no namespace", func() { d.Namespace(testSpace, false) }, func() { d.Namespace(testSpace, true) }, "Nomad has no namespace " + testSpace},
 		{"no leader", func() { d.LoseLeader(true) }, func() { d.LoseLeader(false) }, "no leader"},
 		{"away", func() { _ = d.Down() }, func() { _ = d.Up() }, "Nomad does not answer"},

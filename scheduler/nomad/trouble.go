@@ -12,12 +12,16 @@ import (
 // taken is Nomad's answer to a job that is to be new and is not (status 500).
 const taken = "job already exists"
 
+const (
+	tokenExpired = "ACL token expired" // Nomad's
+	tokenUnknown = "Nomad does not know the token that Inspect has for it"
+)
+
 // troubles are found by Nomad's words: it answers what a user did wrong with 500
 // as well, and not with a status of its own.
 var troubles = []struct{ has, words string }{
-	{"ACL token not found", "Nomad does not know the token that Inspect has for it"},
-	{"ACL token expired", "the token that Inspect has for Nomad has expired"},
-	{"ACL token is invalid", "the token that Inspect has for Nomad is none"},
+	{"ACL token not found", tokenUnknown},
+	{tokenExpired, "the token that Inspect has for Nomad has expired"},
 	{"Permission denied", "Nomad does not let Inspect's token do that in the namespace {namespace}; `inspect doctor --nomad` prints the policy that it needs"},
 	{"nonexistent namespace", "Nomad has no namespace {namespace}"},
 	{"nonexistent node pool", "Nomad has no node pool {pool}"},

@@ -4,7 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"strings"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -110,11 +110,18 @@ func asking(t *testing.T, o Options) *Engine {
 const testNode = "node-a"
 
 // prepare makes the namespace of the tests and registers the agent's node with us.
-func prepare(t *testing.T, o Options) (*client, string) {
+func prepare(t *testing.T, o Options) {
 	t.Helper()
 	o, err := o.complete()
 	if err != nil {
 		t.Fatal(err)
+	}
+	// Who makes namespaces and metadata may do more than an engine.
+	if token := os.Getenv("NOMAD_TOKEN"); token != "" {
+		o.TokenFile = filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(o.TokenFile, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	c, err := newClient(o)
 	if err != nil {
@@ -143,7 +150,6 @@ func prepare(t *testing.T, o Options) (*client, string) {
 		n, err := c.node(t.Context(), nodes[0].ID)
 		return err == nil && nameOf(n) == testNode
 	})
-	return c, nodes[0].ID
 }
 
 // waitFor asks again and again for what a cluster does in its own time.
