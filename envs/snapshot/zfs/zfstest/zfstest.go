@@ -177,6 +177,9 @@ func (w *World) Halted(do func()) error {
 	if err := w.daemon.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
+	if err := unix.Waitid(unix.P_PID, w.daemon.Process.Pid, nil, unix.WSTOPPED, nil); err != nil { // every thread of it
+		return err
+	}
 	do()
 	return w.daemon.Process.Signal(syscall.SIGCONT)
 }
