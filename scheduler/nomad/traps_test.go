@@ -45,7 +45,7 @@ func TestTroubleInWords(t *testing.T) {
 	write("00000000-0000-0000-0000-000000000001")
 	l := enginetest.Listen(t)
 	o := options(t, d.URL(), l.Args()...)
-	o.TokenFile = file
+	o.Token = tokenIn(file)
 	e := asking(t, o)
 	for _, c := range []struct {
 		name         string
