@@ -24,43 +24,45 @@ type serveConfig struct {
 	PostgresURL string
 	EvidenceURL string
 
-	AppID          int64
-	KeyFile        string
-	SecretFile     string
-	OldSecretFile  string
-	SecretsKeyFile string
-	API, Git       string
-	WriteSpacing   time.Duration
-	Hooks          string
-	People         string
-	PublicURL      string
-	Machines       string
-	Labels         []string
-	Harness        string
-	HarnessCommand string
-	HarnessLabel   string
-	ModelsFile     string
-	PolicyFile     string
-	Programs       []string
-	Expose         []string
-	EgressInternal []string
-	Limits         string
-	Sandbox        tierFlags
-	Store          storeFlags
-	Engine         string
-	Nomad          nomadFlags
-	Node           string
-	NodeName       string
-	MaxSessions    int
-	PostgresUser   string
-	ControlUID     int
-	SandboxUID     int
-	RunnerUID      int
-	EgressUID      int
-	QuarantineUID  int
-	MirrorUID      int
-	LogFormat      string
-	KeepEvents     keepDuration
+	AppID                                             int64
+	KeyFile                                           string
+	SecretFile                                        string
+	OldSecretFile                                     string
+	SecretsKeyFile                                    string
+	API, Git                                          string
+	WriteSpacing                                      time.Duration
+	Hooks                                             string
+	People                                            string
+	PublicURL                                         string
+	Machines                                          string
+	Labels                                            []string
+	Harness                                           string
+	HarnessCommand                                    string
+	HarnessLabel                                      string
+	ModelsFile                                        string
+	PolicyFile                                        string
+	Programs                                          []string
+	Expose                                            []string
+	EgressInternal                                    []string
+	Limits                                            string
+	Sandbox                                           tierFlags
+	Store                                             storeFlags
+	Engine                                            string
+	Nomad                                             nomadFlags
+	Node                                              string
+	NodeName                                          string
+	MaxSessions                                       int
+	MaxPerRepository, MaxPerOwner, MaxPerInstallation int
+	MaxRefreshes                                      int
+	PostgresUser                                      string
+	ControlUID                                        int
+	SandboxUID                                        int
+	RunnerUID                                         int
+	EgressUID                                         int
+	QuarantineUID                                     int
+	MirrorUID                                         int
+	LogFormat                                         string
+	KeepEvents                                        keepDuration
 }
 
 func (c *serveConfig) flags(f *pflag.FlagSet) {
@@ -96,6 +98,10 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.Node, "node", nodeHere, "local: sessions run on this machine, too, or none: its node daemon only keeps mirrors and reads results (with --engine nomad)")
 	f.StringVar(&c.NodeName, "node-name", localNode, "name of this machine's node; each control plane on one database needs another")
 	f.IntVar(&c.MaxSessions, "max-sessions", 0, "sessions at once, of all repositories together (default: 4, or with --engine nomad as many as there is room for)")
+	f.IntVar(&c.MaxPerRepository, "max-sessions-per-repository", 0, "sessions at once of one repository; its own limits.concurrent counts too (default: no limit but that)")
+	f.IntVar(&c.MaxPerOwner, "max-sessions-per-owner", 0, "sessions at once of all repositories of one owner (default: no limit)")
+	f.IntVar(&c.MaxPerInstallation, "max-sessions-per-installation", 0, "sessions at once of one installation of the App (default: no limit)")
+	f.IntVar(&c.MaxRefreshes, "max-refreshes", 4, "environments that are prepared at once on all nodes together; each node prepares at most 2")
 	f.StringVar(&c.PostgresUser, "postgres-user", "postgres", "account of the private database when started as root")
 	f.IntVar(&c.ControlUID, "control-uid", controlUID, "account id of the control plane when started as root")
 	f.IntVar(&c.SandboxUID, "sandbox-uid", sandboxUID, "account id of sandboxes when started as root")
@@ -179,6 +185,10 @@ func (c *serveConfig) check() error {
 		return usagef("--log: expected text or json, but found %q", c.LogFormat)
 	case c.MaxSessions < 0:
 		return usagef("--max-sessions: expected 1 or more, but found %d", c.MaxSessions)
+	case min(c.MaxPerRepository, c.MaxPerOwner, c.MaxPerInstallation) < 0:
+		return usagef("--max-sessions-per-repository, --max-sessions-per-owner, --max-sessions-per-installation: expected 1 or more, or nothing for no limit")
+	case c.MaxRefreshes < 0:
+		return usagef("--max-refreshes: expected 1 or more, but found %d", c.MaxRefreshes)
 	case c.Harness != "" && !slices.Contains(spec.Harnesses(), c.Harness):
 		return usagef("--harness: expected one of %s, but found %q", strings.Join(spec.Harnesses(), ", "), c.Harness)
 	case c.Harness == spec.HarnessCommand && c.HarnessCommand == "":

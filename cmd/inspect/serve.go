@@ -262,7 +262,10 @@ func (p plane) run(ctx context.Context) error {
 	var in *intake.Intake
 	sched, err = scheduler.New(scheduler.Options{
 		DB: db, Blobs: blobs, Effects: fx, Engine: p.engine, Log: log, KeepEvents: time.Duration(c.KeepEvents),
-		Limits:   scheduler.Limits{Total: c.MaxSessions},
+		Limits: scheduler.Limits{
+			Total: c.MaxSessions, PerRepository: c.MaxPerRepository, PerOwner: c.MaxPerOwner, PerInstallation: c.MaxPerInstallation,
+		},
+		MaxRefreshes: c.MaxRefreshes,
 		Times:    scheduler.Times{Refresh: 15 * time.Minute},
 		GrantKey: signing, RunnerUID: p.runnerUID, MirrorNode: c.NodeName, ModelAPI: models.API, Bound: floor.bound, EgressInternal: c.EgressInternal,
 		Secrets: vault, SecretsAllowed: floor.secrets, SubmoduleAllowed: floor.submodule, Redactor: redactor,
