@@ -72,8 +72,8 @@ func TestFailedScenesAreKept(t *testing.T) {
 		if got := w.referenced(s, sess.ID); got != c.kept || (w.discards() == 0) != c.kept {
 			t.Fatalf("%s: kept %v, %d discards", c.outcome, got, w.discards())
 		}
-		if a, _ := w.engine.last(sess.ID); !a.gone || a.stops != 1 {
-			t.Errorf("%s: it was stopped %d times", c.outcome, a.stops)
+		if a, _ := w.engine.last(sess.ID); !a.gone || a.stops != 1 || a.forgotten != 1 {
+			t.Errorf("%s: it was stopped %d times and forgotten %d times", c.outcome, a.stops, a.forgotten)
 		}
 		if !c.kept {
 			continue

@@ -118,7 +118,7 @@ func (o Options) checkAddress() error {
 	}
 	for what, name := range map[string]string{"region": o.Region, "namespace": o.Namespace} {
 		if strings.ContainsAny(name, ":*/ ") { // a colon separates the parts of an identity's subject
-			return fmt.Errorf("Nomad has no %s %q", what, name)
+			return fmt.Errorf("the %s of Nomad cannot be %q", what, name)
 		}
 	}
 	return nil

@@ -57,7 +57,7 @@ func parseTemplate(data []byte) (*api.Job, error) {
 func checkTemplate(j *api.Job) error {
 	errs := []error{only("the job", *j, templateJob)}
 	if p := j.Priority; p != nil && (*p < minPriority || *p > maxPrior) {
-		errs = append(errs, fmt.Errorf("Priority must be from %d to %d", minPriority, maxPrior))
+		errs = append(errs, fmt.Errorf("the Priority must be from %d to %d", minPriority, maxPrior))
 	}
 	if len(j.TaskGroups) > 1 {
 		errs = append(errs, errors.New("a job has one group"))

@@ -22,7 +22,7 @@ const (
 
 // errBack says that Nomad's state is older than it was: its servers were set
 // back to an earlier one, and the stream's index means nothing any more.
-var errBack = errors.New("Nomad's state has gone back")
+var errBack = errors.New("the state of Nomad has gone back")
 
 // Run keeps what is known of the cluster up to date until ctx ends: by one list
 // and one stream of events for all attempts. Without it every question goes to
