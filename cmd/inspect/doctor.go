@@ -47,14 +47,14 @@ root: it reads Nomad's token, and the nodes in the database of the running contr
 			if err != nil {
 				return usageError{err}
 			}
-			known, err := knownNodes(cmd.Context(), d, time.Now())
-			if err != nil {
-				fmt.Fprintf(out, "%-5s %s: %s\n", nomad.FindingWarn, "database", "nodes are not compared with those that are known here: "+err.Error())
-			}
+			known, unknown := knownNodes(cmd.Context(), d, time.Now())
 			o := n.options(given, "http://127.0.0.1:7462", n.token, redact.New(), nil)
 			findings, err := nomad.Examine(cmd.Context(), o, known)
 			if err != nil {
 				return usageError{err}
+			}
+			if unknown != nil {
+				findings = append(findings, nomad.Finding{Level: nomad.FindingWarn, What: "database", Words: "nodes were not compared with those that are known here: " + unknown.Error()})
 			}
 			return tellFindings(out, findings)
 		},
