@@ -266,8 +266,8 @@ func (p plane) run(ctx context.Context) error {
 			Total: c.MaxSessions, PerRepository: c.MaxPerRepository, PerOwner: c.MaxPerOwner, PerInstallation: c.MaxPerInstallation,
 		},
 		MaxRefreshes: c.MaxRefreshes,
-		Times:    scheduler.Times{Refresh: 15 * time.Minute},
-		GrantKey: signing, RunnerUID: p.runnerUID, MirrorNode: c.NodeName, ModelAPI: models.API, Bound: floor.bound, EgressInternal: c.EgressInternal,
+		Times:        scheduler.Times{Refresh: 15 * time.Minute},
+		GrantKey:     signing, RunnerUID: p.runnerUID, MirrorNode: c.NodeName, ModelAPI: models.API, Bound: floor.bound, EgressInternal: c.EgressInternal,
 		Secrets: vault, SecretsAllowed: floor.secrets, SubmoduleAllowed: floor.submodule, Redactor: redactor,
 		Delivery: func(ctx context.Context, guid string) error {
 			defer app.Revoke(ctx, guid)
