@@ -410,9 +410,9 @@ func TestAnAttemptWithoutAMachineKeepsItsPlace(t *testing.T) {
 }
 
 func TestAnAttemptThatNoNodeCanTakeHoldsNobodyUp(t *testing.T) {
-	w, p, s := newCluster(t, machine("n1"))
+	w, p, _ := newCluster(t, machine("n1"))
 	w.o.Limits.Total = 1
-	s = w.scheduler()
+	s := w.scheduler()
 	w.ready(s)
 	hopeless := w.create(s, memory(8*gib))
 	p.set(func(p *fakePlacer) {

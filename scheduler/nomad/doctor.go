@@ -246,7 +246,7 @@ func (d *doctor) rights(ctx context.Context) {
 	// The index is checked after the right, and nothing has this one.
 	_, _, err = d.client.Jobs().RegisterOpts(d.probe(), &api.RegisterOptions{EnforceIndex: true, ModifyIndex: 1<<63 - 1}, d.write(ctx))
 	if err == nil {
-		err = errors.New("Nomad took a job that it had to refuse")
+		err = errors.New("a job that had to be refused was taken")
 	} else if strings.Contains(err.Error(), api.RegisterEnforceIndexErrPrefix) {
 		err = nil
 	}
