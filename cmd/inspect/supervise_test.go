@@ -26,7 +26,8 @@ func TestHandingOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := supervised{
-		config: serveConfig{Data: "/var/lib/inspect", PolicyFile: policy, ControlUID: 64000},
+		config: serveConfig{Data: "/var/lib/inspect", PolicyFile: policy, ControlUID: 64000,
+			Nomad: nomadFlags{clusterFlags: clusterFlags{TokenFile: filepath.Join(filepath.Dir(policy), "nomad.token")}}},
 		given: given{
 			Key: "canary key", Webhooks: []string{"canary one", "canary two"}, GrantSeed: []byte("seed"), NodeToken: "n", PeopleToken: "p",
 			Models: gateway.Files{Path: "m.yml", Body: []byte("b"), Keys: map[string][]byte{"k": []byte("canary")}}, Database: "postgres://x",
@@ -69,6 +70,24 @@ func TestHandingOver(t *testing.T) {
 	}
 	if _, allowed := floor.For(1, "octocat/hello"); allowed {
 		t.Error("the policy is gone, and what it said before does not count")
+	}
+	token := filepath.Join(filepath.Dir(policy), "nomad.token")
+	writeToken := func(text string) {
+		if err := os.WriteFile(token, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"one", "another"} { // replaced while it runs
+		writeToken(want + "\n")
+		if got, err := b.nomadToken(); err != nil || got != want {
+			t.Errorf("Nomad's token: %q, %v; want %q", got, err, want)
+		}
+	}
+	if err := os.Chmod(token, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.nomadToken(); err == nil {
+		t.Errorf("a token that all can read: %q", got)
 	}
 	b.c.Close()
 	<-done // a control plane that ends is not waited for
