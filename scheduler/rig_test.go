@@ -379,8 +379,9 @@ func (e *fakeEngine) Logs(_ context.Context, ref json.RawMessage, max int) ([]by
 func (e *fakeEngine) List(context.Context) (out []Listed, _ error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, a := range e.attempts {
-		out = append(out, Listed{Session: a.Session, Generation: a.Generation})
+	for key, a := range e.attempts {
+		ref, _ := json.Marshal(map[string]string{"key": key})
+		out = append(out, Listed{Session: a.Session, Generation: a.Generation, Ref: ref})
 	}
 	return out, nil
 }

@@ -207,3 +207,26 @@ func TestStopFromEveryState(t *testing.T) {
 		}
 	})
 }
+
+// What an engine began without our hearing of it ends with its session.
+func TestAStartThatWasNotHeardOfEndsWithItsSession(t *testing.T) {
+	w := newWorld(t)
+	s := w.scheduler()
+	sess := w.create(s)
+	w.prepare(s)
+	w.engine.lost = true
+	w.look(s, sess.ID)
+	if err := s.Stop(t.Context(), sess.ID, "octocat", ""); err != nil {
+		t.Fatal(err)
+	}
+	w.clock.Advance(time.Minute)
+	w.look(s, sess.ID)
+	w.want(sess.ID, Stopped, ReasonStopped)
+	w.clock.Advance(reapGrace)
+	if err := s.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a, ok := w.engine.last(sess.ID); !ok || !a.gone || a.forgotten != 1 {
+		t.Errorf("what was begun is still there: %+v", a)
+	}
+}

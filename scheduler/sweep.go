@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/riverqueue/river"
+	"github.com/sqlc-dev/pqtype"
 
 	"inspect/envs/wire"
 	"inspect/storage"
@@ -118,6 +119,14 @@ func (s *Scheduler) sweepAttempts(ctx context.Context) error {
 }
 
 func (s *Scheduler) reap(ctx context.Context, a storage.Attempt) error {
+	if !a.EngineRef.Valid && !a.StoppedAt.Valid {
+		// The engine may have begun it without our hearing of it.
+		ref, err := s.begun(ctx, a)
+		if err != nil {
+			return err
+		}
+		a.EngineRef = ref
+	}
 	if a.EngineRef.Valid && !a.StoppedAt.Valid {
 		state, err := s.o.Engine.State(ctx, a.EngineRef.RawMessage)
 		if err != nil {
@@ -148,6 +157,20 @@ func (s *Scheduler) reap(ctx context.Context, a storage.Attempt) error {
 		return s.addWork(ctx, tx.Q(), a.Node, wire.WorkDiscard, fmt.Sprintf("discard:%s:%d", a.SessionID, a.Generation),
 			wire.Work{Discard: &wire.SessionRef{Session: a.SessionID, Generation: int(a.Generation)}})
 	})
+}
+
+// begun asks the engine itself for its reference to an attempt.
+func (s *Scheduler) begun(ctx context.Context, a storage.Attempt) (ref pqtype.NullRawMessage, err error) {
+	list, err := s.o.Engine.List(ctx)
+	if err != nil {
+		return ref, fmt.Errorf("listing what the engine runs: %w", err)
+	}
+	for _, l := range list {
+		if l.Session == a.SessionID && l.Generation == int(a.Generation) {
+			ref = pqtype.NullRawMessage{RawMessage: l.Ref, Valid: true}
+		}
+	}
+	return ref, nil
 }
 
 // keptLog is how much is kept of what a runner wrote, in bytes.
