@@ -8,7 +8,7 @@ import (
 func TestSessionShow(t *testing.T) {
 	s := newShelf(t)
 	s.sql(`UPDATE sessions SET state = 'queued', generation = 1, queue_reason = E'limit 4 of octocat/hello reached\u001b[31m', queue_position = 3,
-		queue_at = '2026-03-01 10:00:00Z', priority = 7, next_check_at = '2026-03-01 10:05:00Z' WHERE id = 'abcdefgh22'`)
+		queue_at = '2026-03-01 10:00:00Z', priority = 7, next_check_at = '2026-03-01 10:05:00Z', reported_at = NULL WHERE id = 'abcdefgh22'`)
 	s.sql(`INSERT INTO sessions (id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt,
 		base_branch, base_sha, environment_id, spec, spec_source, queue_reason, deadline)
 		SELECT 'other' || n, 7, 42, 0, 'other' || n, 1, 'octocat', '', '', '', 'main', '', 'env-42-aaaaaaaa', '{}', '', '', now() FROM generate_series(1, 4) n`)
