@@ -659,7 +659,7 @@ func TestLedgerRefuses(t *testing.T) {
 		status int
 	}{
 		{&wire.Error{Code: "stale_generation", Message: "this attempt is over"}, 409},
-		{fmt.Errorf("wrapped: %w", &wire.Error{Code: "unauthorized", Message: "the work is over"}), 401},
+		{fmt.Errorf("wrapped: %w", &wire.Error{Code: "forbidden", Message: "the work is over"}), 403},
 		{&wire.Error{Code: "bad_request", Message: "no"}, 400},
 	} {
 		w := newWorld(t, setup{answer: func(rw http.ResponseWriter, r *http.Request) { t.Error("the provider was called") }})
