@@ -268,7 +268,7 @@ func (s *Scheduler) place(ctx context.Context, tx *storage.Tx, sess storage.Sess
 			if err := q.InsertAttempt(ctx, storage.InsertAttemptParams{
 				SessionID: row.ID, Generation: generation, Engine: s.o.Engine.Name(), Node: r.node, SnapshotID: r.snapshot,
 				SecretHash: s.secretHash(row.ID, generation), StartedAt: now,
-				WorkDeadline: workDeadline, Deadline: workDeadline.Add(verify + 2*s.times.WorkMargin),
+				WorkDeadline: workDeadline, Deadline: deadline,
 				Taken: pqtype.NullRawMessage{RawMessage: encode(r.taken), Valid: true},
 				Fork:  pqtype.NullRawMessage{RawMessage: encode(r.fork), Valid: r.fork != nil},
 			}); err != nil {

@@ -163,7 +163,7 @@ func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storag
 		return readiness{}, err
 	}
 	need := needOf(b.Spec.Limits)
-	nodes, wait := suited(all, b.Tier, sp)
+	nodes, wait := suited(all, b.Tier)
 	if wait == "" {
 		nodes, wait = left.open(nodes)
 	}

@@ -22,20 +22,18 @@ func (s *Scheduler) missing(ctx context.Context, sess storage.Session, a storage
 		return fmt.Errorf("counting the attempts of session %s without a snapshot: %w", sess.ID, err)
 	}
 	if len(before) >= maxMissing {
-		_, err := s.apply(ctx, sess, change{
+		return s.giveUp(ctx, sess, change{
 			to: Infrastructure, reason: ReasonSnapshotMissing, endWords: words,
 			words: fmt.Sprintf("The snapshot was missing on the node %d times; the last time: %s.", len(before), words),
 		})
-		return err
 	}
-	_, err = s.apply(ctx, sess, change{
+	return s.giveUp(ctx, sess, change{
 		to: Queued, move: NewAttempt, endWords: words, waitsOn: true,
 		queueReason: fmt.Sprintf("node %s did not have the snapshot", orWords(a.Node, "of the attempt")),
 		with: func(q *storage.Queries, row *storage.Session) error {
 			return s.prepareMissing(ctx, q, *row, a)
 		},
 	})
-	return err
 }
 
 // prepareMissing has a snapshot prepared on the node that lacks it. Only the

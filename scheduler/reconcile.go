@@ -197,6 +197,8 @@ func (s *Scheduler) start(ctx context.Context, sess storage.Session, a storage.A
 	}
 	ref, err := s.o.Engine.Start(ctx, Attempt{
 		Session: sess.ID, Generation: int(a.Generation), Node: a.Node,
+		Repository: repo.Owner + "/" + repo.Name, Environment: sess.EnvironmentID, Commit: taken.Commit,
+		CPU: sp.Limits.CPU, Memory: sp.Limits.MemoryBytes, Priority: int(sess.Priority), Deadline: a.Deadline,
 		Secret: s.oneTimeSecret(sess.ID, a.Generation),
 	})
 	if err != nil && s.placer() != nil {
@@ -234,7 +236,10 @@ func (s *Scheduler) tryLater(ctx context.Context, sess storage.Session, cause er
 // tryAgain gives the current attempt up. The session goes back into the queue
 // for another one, or ends if it had enough of them.
 func (s *Scheduler) tryAgain(ctx context.Context, sess storage.Session, words string) error {
-	tried := sess.Generation - sess.Rewound
+	tried, err := s.tried(ctx, sess)
+	if err != nil {
+		return err
+	}
 	if tried >= MaxAttempts {
 		return s.giveUp(ctx, sess, change{
 			to: Infrastructure, reason: ReasonAttemptsExhausted, endWords: words,

@@ -100,7 +100,7 @@ func (s *Scheduler) refreshable(ctx context.Context, q *storage.Queries, env sto
 	}
 	sp := b.Spec
 	sp.Verify = nil // is no part of it
-	nodes, _ := suited(all, b.Tier, sp)
+	nodes, _ := suited(all, b.Tier)
 	return sp, slices.DeleteFunc(nodes, func(n storage.Node) bool { return stateOf(n).Refuses != "" || n.Draining || s.shut(n.Name) }), nil
 }
 

@@ -445,6 +445,17 @@ func (q *Queries) NodeOver(ctx context.Context, arg NodeOverParams) ([]NodeOverR
 	return items, nil
 }
 
+const nodeRunning = `-- name: NodeRunning :one
+SELECT count(*)::integer FROM attempts WHERE node = $1 AND ended_at IS NULL
+`
+
+func (q *Queries) NodeRunning(ctx context.Context, node string) (int32, error) {
+	row := q.db.QueryRowContext(ctx, nodeRunning, node)
+	var column_1 int32
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const nodeSnapshots = `-- name: NodeSnapshots :many
 SELECT s.id FROM snapshots s WHERE s.node = $1 AND (
   s.state IN ('building', 'ready')

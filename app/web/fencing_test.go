@@ -59,6 +59,10 @@ func (e *headEngine) State(_ context.Context, ref json.RawMessage) (scheduler.En
 	return scheduler.EngineRunning, nil
 }
 
+func (e *headEngine) Logs(context.Context, json.RawMessage, int) ([]byte, error) { return nil, nil }
+func (e *headEngine) List(context.Context) ([]scheduler.Listed, error)           { return nil, nil }
+func (e *headEngine) Forget(ctx context.Context, ref json.RawMessage) error      { return e.Stop(ctx, ref) }
+
 // signingEngine vouches: its token is what it says.
 type signingEngine struct{ *headEngine }
 

@@ -72,7 +72,7 @@ func nodeCommand() *cobra.Command {
 	f.IntVar(&c.parent, "parent", 0, "end, with everything that runs here, when the process with this id, which started this one, has ended")
 	c.agent.flags(f)
 	f.StringVar(&c.log, "log", "text", "text or json")
-	cmd.AddCommand(nodeAddCommand())
+	cmd.AddCommand(nodeAddCommand(), drainCommand())
 	return withEnvironment(cmd)
 }
 

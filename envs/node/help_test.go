@@ -151,6 +151,18 @@ func (w *world) daemonOptions() daemonOptions {
 	return d
 }
 
+// runsc is gVisor's program: the one that is named, or where make setup builds it.
+func runsc() string {
+	if p := os.Getenv("INSPECT_TEST_RUNSC"); p != "" {
+		return p
+	}
+	built, _ := filepath.Glob("../../.tools/runsc-*/runsc") // the pattern is in order
+	if len(built) == 0 {
+		return "runsc-is-missing-run-make-setup"
+	}
+	return built[len(built)-1]
+}
+
 // openStore opens the store of a daemon.
 func openStore(d daemonOptions, clock proc.Clock, log *slog.Logger) (snapshot.Store, error) {
 	if d.Dataset == "" {
@@ -169,7 +181,7 @@ type nowOf struct {
 
 func (c nowOf) Now() time.Time { return c.other.Now() }
 
-// realOptions are a daemon's with bubblewrap.
+// realOptions are a daemon's with real sandboxes.
 func realOptions(d daemonOptions, log *slog.Logger) (node.Options, func(), error) {
 	self, err := os.Executable()
 	if err != nil {

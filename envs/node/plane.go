@@ -67,9 +67,9 @@ func (n *Node) runStart(ctx context.Context, g wire.Grant, secret string) (wire.
 		return wire.RunReply{}, badRequest("a runner is started with its one-time secret, one line of at most 256 bytes")
 	}
 	if err := n.fences.raise(g.Session, g.Generation); err != nil {
-		return false, err
+		return wire.RunReply{}, err
 	}
-	return true, n.o.Runners.Start(ctx, g.Session, g.Generation, secret)
+	return wire.RunReply{Running: true}, n.o.Runners.Start(ctx, g.Session, g.Generation, secret)
 }
 
 func (n *Node) runState(ctx context.Context, g wire.Grant, _ string) (wire.RunReply, error) {

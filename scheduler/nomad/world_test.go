@@ -4,7 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,7 +62,7 @@ func options(t *testing.T, addr string, args ...string) Options {
 		t.Fatal(err)
 	}
 	return Options{
-		Address: addr, Namespace: "inspect-test", NodePool: env("INSPECT_TEST_NOMAD_POOL", "default"), Token: tokenIn(os.Getenv("NOMAD_TOKEN_FILE")),
+		Address: addr, Namespace: testSpace, NodePool: env("INSPECT_TEST_NOMAD_POOL", "default"), Token: tokenIn(os.Getenv("NOMAD_TOKEN_FILE")),
 		Binary: bin, ControlURL: "http://127.0.0.1:1", NodeSocket: "/run/node.sock", Args: args, RunnerMemory: 64 * mib,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
@@ -118,10 +118,7 @@ func prepare(t *testing.T, o Options) {
 	}
 	// Who makes namespaces and metadata may do more than an engine.
 	if token := os.Getenv("NOMAD_TOKEN"); token != "" {
-		o.TokenFile = filepath.Join(t.TempDir(), "token")
-		if err := os.WriteFile(o.TokenFile, []byte(token), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		o.Token = func() (string, error) { return token, nil }
 	}
 	c, err := newClient(o)
 	if err != nil {
@@ -163,8 +160,6 @@ func waitFor(t *testing.T, what string, is func() bool) {
 		}
 	}
 }
-
-var _ scheduler.Engine = (*Engine)(nil)
 
 // tokenIn reads a token's file; nil: there is none.
 func tokenIn(path string) func() (string, error) {

@@ -11,7 +11,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/pprof"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,6 +32,14 @@ const (
 	poolBytes = 4 << 30
 	// The tests end with words before whoever waits for all tests gives up.
 	timeout = "-test.timeout=20m"
+
+	// zfs-fuse stands still now and then when a process that works with it is
+	// killed: it answers nobody, with all its threads asleep. The tests cannot go
+	// on then; they begin anew, so often at most.
+	stillTries  = 3
+	stillStatus = 75 // EX_TEMPFAIL of sysexits.h
+	stillAfter  = 2 * time.Minute
+	stillTicks  = 30 // of processor time, each 1/100 s; a daemon that nobody asks was measured to take half of it
 )
 
 // World is where tests run.
@@ -36,6 +47,7 @@ type World struct {
 	Dir    string // of this run; every pool's file is in it
 	Pool   string // is there when the tests begin
 	daemon *exec.Cmd
+	pid    atomic.Int64  // of the daemon; 0: there is none now
 	ended  chan struct{} // closed when the daemon has
 }
 
@@ -50,6 +62,9 @@ func Main(tests func(*World) int) (code int) {
 	if err := w.begin(); err != nil {
 		fmt.Fprintf(os.Stderr, "no ZFS to test on (apt-get install zfs-fuse): %v\n", err)
 		return 1
+	}
+	if w.Fuse() {
+		go w.watch()
 	}
 	code = tests(w)
 	if _, err := Try("zpool", "destroy", "-f", w.Pool); err != nil {
@@ -70,19 +85,57 @@ func again() int {
 	if os.Getenv(OpenZFS) == "" {
 		args = append(args, timeout)
 	}
-	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	err := cmd.Run()
-	if exit := new(exec.ExitError); errors.As(err, &exit) {
-		return exit.ExitCode()
+	for try := 1; ; try++ {
+		cmd := exec.Command("/proc/self/exe", args...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+		cmd.Env = append(os.Environ(), insideEnv+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+		err := cmd.Run()
+		exit := new(exec.ExitError)
+		switch {
+		case err == nil:
+			return 0
+		case !errors.As(err, &exit):
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		case exit.ExitCode() != stillStatus || try == stillTries:
+			return exit.ExitCode()
+		}
+		fmt.Fprintf(os.Stderr, "zfs-fuse stood still in try %d of %d; the tests begin anew\n", try, stillTries)
 	}
+}
+
+// watch ends this program when zfs-fuse stands still.
+func (w *World) watch() {
+	last, since := -stillTicks, time.Now()
+	for range time.Tick(time.Second) {
+		used, err := ticks(w.pid.Load())
+		switch {
+		case err != nil || used-last >= stillTicks || used < last: // it works, or is another one
+			last, since = used, time.Now()
+		case time.Since(since) >= stillAfter:
+			fmt.Fprintf(os.Stderr, "zfs-fuse has done nothing for %s while the tests wait for it\n", stillAfter)
+			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+			os.Exit(stillStatus)
+		}
+	}
+}
+
+// ticks is the processor time that a process has taken, in 1/100 s.
+func ticks(pid int64) (n int, err error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return 0, err
 	}
-	return 0
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	for _, f := range fields[11:13] { // utime and stime, see proc(5)
+		t, err := strconv.Atoi(f)
+		if err != nil {
+			return 0, err
+		}
+		n += t
+	}
+	return n, nil
 }
 
 func (w *World) begin() (err error) {
@@ -150,6 +203,7 @@ func (w *World) Start() error {
 		return err
 	}
 	w.daemon = cmd
+	w.pid.Store(int64(cmd.Process.Pid))
 	deadline := time.Now().Add(20 * time.Second)
 	for {
 		_, err := Try("zfs", "list")
@@ -166,6 +220,7 @@ func (w *World) Start() error {
 // Stop kills zfs-fuse, as a crash would.
 func (w *World) Stop() {
 	if w.daemon != nil {
+		w.pid.Store(0)
 		_ = w.daemon.Process.Kill()
 		<-w.ended
 		w.daemon = nil
