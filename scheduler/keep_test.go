@@ -155,3 +155,27 @@ func TestSupersededAttemptsAreNotKept(t *testing.T) {
 		t.Errorf("released of a session at work: %v (%v)", released, err)
 	}
 }
+
+// A node is told which attempts count no more, so that it obeys no grant of
+// theirs; but people may look into a clone that is kept for them.
+func TestNodesLearnWhichAttemptsAreOver(t *testing.T) {
+	for _, kept := range []time.Duration{0, 2 * time.Hour} {
+		w := newWorld(t)
+		s := w.scheduler()
+		sess, r := w.running(s, keep(kept))
+		w.phase(s, r, "restoring", "working")
+		w.clock.Advance(time.Second)
+		w.sql("UPDATE sessions SET deadline = $1 WHERE id = $2", w.clock.Now(), sess.ID)
+		s.began = w.clock.Now().Add(-s.times.Heartbeat) // runners had their time to be heard
+		w.look(s, sess.ID)
+		w.want(sess.ID, TimedOut, ReasonTimeout)
+		refs, err := s.Refs(t.Context(), "n1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		over := slices.Contains(refs.Over, wire.SessionRef{Session: sess.ID, Generation: 1})
+		if over != (kept == 0) {
+			t.Errorf("kept for %s: the attempt is over for its node: %v", kept, over)
+		}
+	}
+}

@@ -408,7 +408,7 @@ func (q *Queries) NodeByToken(ctx context.Context, tokenHash []byte) (string, er
 const nodeOver = `-- name: NodeOver :many
 SELECT a.session_id, a.generation FROM attempts a JOIN sessions s ON s.id = a.session_id
 WHERE a.node = $1 AND a.deadline > $2::timestamptz
-  AND (a.generation < s.generation OR a.ended_at IS NOT NULL AND a.outcome IS NULL)
+  AND (a.generation < s.generation OR a.ended_at IS NOT NULL AND a.outcome IS NULL AND a.keep_until IS NULL)
 `
 
 type NodeOverParams struct {
@@ -421,7 +421,8 @@ type NodeOverRow struct {
 	Generation int32
 }
 
-// Attempts on a node that count no more and whose deadline is not past.
+// Attempts on a node that count no more and whose deadline is not past, but for
+// one whose clones are kept: people may look into them.
 func (q *Queries) NodeOver(ctx context.Context, arg NodeOverParams) ([]NodeOverRow, error) {
 	rows, err := q.db.QueryContext(ctx, nodeOver, arg.Node, arg.Since)
 	if err != nil {

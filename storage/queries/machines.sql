@@ -75,10 +75,11 @@ UPDATE nodes SET seen_at = sqlc.arg(now)::timestamptz WHERE name = $1;
 SELECT session_id, generation, snapshot_id FROM attempts WHERE node = $1 AND reaped_at IS NULL;
 
 -- name: NodeOver :many
--- Attempts on a node that count no more and whose deadline is not past.
+-- Attempts on a node that count no more and whose deadline is not past, but for
+-- one whose clones are kept: people may look into them.
 SELECT a.session_id, a.generation FROM attempts a JOIN sessions s ON s.id = a.session_id
 WHERE a.node = sqlc.arg(node) AND a.deadline > sqlc.arg(since)::timestamptz
-  AND (a.generation < s.generation OR a.ended_at IS NOT NULL AND a.outcome IS NULL);
+  AND (a.generation < s.generation OR a.ended_at IS NOT NULL AND a.outcome IS NULL AND a.keep_until IS NULL);
 
 -- name: NodeSnapshots :many
 -- Snapshots a node must keep: being built, published, or still under an attempt that is not over.
