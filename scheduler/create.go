@@ -76,6 +76,9 @@ func insertSession(ctx context.Context, q *storage.Queries, id string, n NewSess
 	if err := q.SetSessionMeans(ctx, storage.SetSessionMeansParams{ID: row.ID, Budget: row.Budget, InstructionsSha: row.InstructionsSha}); err != nil {
 		return storage.Session{}, fmt.Errorf("creating a session: %w", err)
 	}
+	if err := addPerson(ctx, q, row.ID, Person{n.RequesterID, n.RequesterLogin}, RoleStarted, now); err != nil {
+		return storage.Session{}, err
+	}
 	// Digests of what is pinned, so that a row changed later is found out.
 	e, err := ownEvent(0, EventCreated, now, map[string]any{
 		"requester": n.RequesterLogin, "requester_id": n.RequesterID, "intent": n.IntentKey,

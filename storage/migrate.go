@@ -8,8 +8,8 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3"
-	"github.com/pressly/goose/v3/lock"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
 )
@@ -17,22 +17,30 @@ import (
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
-// provider returns the migrations bound to a database. A Postgres advisory
-// lock keeps two processes from migrating at once.
+// provider returns the migrations bound to a database.
 func provider(db *sql.DB) (*goose.Provider, error) {
 	files, err := fs.Sub(migrationFiles, "migrations")
 	if err != nil {
 		return nil, err
 	}
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 120)) // tries each second
-	if err != nil {
-		return nil, err
-	}
-	return goose.NewProvider(goose.DialectPostgres, db, files, goose.WithSessionLocker(locker))
+	return goose.NewProvider(goose.DialectPostgres, db, files)
 }
+
+// migrationLock keeps two processes from migrating at once: neither goose nor
+// River does by itself.
+const migrationLock = 0x696e7370656374 // "inspect"
 
 // migrate brings our own tables and River's up to date.
 func (d *DB) migrate(ctx context.Context) error {
+	// A connection of its own: the pool may have but one.
+	conn, err := pgx.ConnectConfig(ctx, d.pool.Config().ConnConfig)
+	if err != nil {
+		return fmt.Errorf("connecting for the migrations: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) // gives the lock back
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", migrationLock); err != nil {
+		return fmt.Errorf("waiting for another process to migrate: %w", err)
+	}
 	p, err := provider(d.sql)
 	if err != nil {
 		return fmt.Errorf("reading the migrations: %w", err)

@@ -421,6 +421,14 @@ type Session struct {
 	PullClosedAt    sql.NullTime
 }
 
+type SessionPerson struct {
+	SessionID string
+	UserID    int64
+	Login     string
+	Role      string
+	At        time.Time
+}
+
 type Snapshot struct {
 	ID            string
 	EnvironmentID string

@@ -22,8 +22,19 @@ type payload struct {
 	Label               *label        `json:"label"`
 	Comment             *posted       `json:"comment"`
 	PullRequest         *pulled       `json:"pull_request"`
-	Ref                 string        `json:"ref"`     // of a push: refs/heads/…
-	Deleted             bool          `json:"deleted"` // a push that deleted Ref
+	Review              *posted       `json:"review"`
+	CheckRun            *checkRun     `json:"check_run"`
+	CheckSuite          *checkSuite   `json:"check_suite"`
+	RequestedAction     *struct {
+		Identifier string `json:"identifier"`
+	} `json:"requested_action"`
+	MergeGroup *mergeGroup `json:"merge_group"`
+	Changes    *changes    `json:"changes"`
+	Before     string      `json:"before"`  // of a push, or of a pull request's head
+	After      string      `json:"after"`   // the same
+	Forced     bool        `json:"forced"`  // a push that is no fast-forward
+	Ref        string      `json:"ref"`     // of a push: refs/heads/…
+	Deleted    bool        `json:"deleted"` // a push that deleted Ref
 }
 
 type installation struct {
@@ -64,8 +75,64 @@ type issue struct {
 
 // pulled is a pull request that an event is about.
 type pulled struct {
-	Number    int    `json:"number"`
-	UpdatedAt string `json:"updated_at"`
+	ID        int64     `json:"id"`
+	Number    int       `json:"number"`
+	Title     string    `json:"title"`
+	Body      string    `json:"body"`
+	User      *account  `json:"user"`
+	State     string    `json:"state"`
+	Locked    bool      `json:"locked"`
+	Draft     bool      `json:"draft"`
+	Merged    bool      `json:"merged"`
+	MergedAt  string    `json:"merged_at"`
+	MergeSHA  string    `json:"merge_commit_sha"`
+	UpdatedAt string    `json:"updated_at"`
+	Head      *pullSide `json:"head"`
+	Base      *pullSide `json:"base"`
+}
+
+// pullSide is the head or the base of a pull request. A fork that was deleted
+// has no repository.
+type pullSide struct {
+	Ref  string      `json:"ref"`
+	SHA  string      `json:"sha"`
+	Repo *repository `json:"repo"`
+}
+
+// checkRun of ours that somebody asks something of.
+type checkRun struct {
+	ID         int64       `json:"id"`
+	Name       string      `json:"name"`
+	HeadSHA    string      `json:"head_sha"`
+	ExternalID string      `json:"external_id"`
+	App        *app        `json:"app"`
+	CheckSuite *checkSuite `json:"check_suite"`
+}
+
+type checkSuite struct {
+	ID      int64  `json:"id"`
+	HeadSHA string `json:"head_sha"`
+	App     *app   `json:"app"`
+}
+
+type app struct {
+	ID int64 `json:"id"`
+}
+
+type mergeGroup struct {
+	HeadSHA string `json:"head_sha"`
+	HeadRef string `json:"head_ref"`
+	BaseSHA string `json:"base_sha"`
+	BaseRef string `json:"base_ref"`
+}
+
+// changes say what an edit replaced.
+type changes struct {
+	Base *struct {
+		Ref struct {
+			From string `json:"from"`
+		} `json:"ref"`
+	} `json:"base"`
 }
 
 type label struct {
@@ -73,14 +140,16 @@ type label struct {
 	Name string `json:"name"`
 }
 
+// posted is a comment, a comment of a review, or a review.
 type posted struct {
-	ID        int64    `json:"id"`
-	Body      string   `json:"body"`
-	User      *account `json:"user"`
-	CreatedAt string   `json:"created_at"`
-	App       *struct {
-		ID int64 `json:"id"`
-	} `json:"performed_via_github_app"`
+	ID          int64    `json:"id"`
+	Body        string   `json:"body"`
+	User        *account `json:"user"`
+	CreatedAt   string   `json:"created_at"`
+	SubmittedAt string   `json:"submitted_at"` // of a review
+	State       string   `json:"state"`        // of a review
+	CommitID    string   `json:"commit_id"`    // what a review is of
+	App         *app     `json:"performed_via_github_app"`
 }
 
 // login of an account that may be missing.
@@ -131,5 +200,11 @@ func (p *payload) redact(r *redact.Redactor) {
 	}
 	if p.Comment != nil {
 		p.Comment.Body = r.String(p.Comment.Body)
+	}
+	if p.Review != nil {
+		p.Review.Body = r.String(p.Review.Body)
+	}
+	if p.PullRequest != nil {
+		p.PullRequest.Title, p.PullRequest.Body = r.String(p.PullRequest.Title), r.String(p.PullRequest.Body)
 	}
 }
