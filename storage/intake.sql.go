@@ -335,6 +335,38 @@ func (q *Queries) OpenSessionOfIssue(ctx context.Context, arg OpenSessionOfIssue
 	return i, err
 }
 
+const recentIntents = `-- name: RecentIntents :one
+SELECT count(*) AS asked, count(*) FILTER (WHERE outcome = 'denied') AS denied FROM intents
+WHERE repository_id = $1 AND issue_number = $2 AND actor_id = $3
+  AND created_at > now() - $4::integer * interval '1 second'
+`
+
+type RecentIntentsParams struct {
+	RepositoryID int64
+	IssueNumber  int32
+	ActorID      int64
+	Seconds      int32
+}
+
+type RecentIntentsRow struct {
+	Asked  int64
+	Denied int64
+}
+
+// What one account asked for in one thread within the last so many seconds, and
+// whether any of it was denied.
+func (q *Queries) RecentIntents(ctx context.Context, arg RecentIntentsParams) (RecentIntentsRow, error) {
+	row := q.db.QueryRowContext(ctx, recentIntents,
+		arg.RepositoryID,
+		arg.IssueNumber,
+		arg.ActorID,
+		arg.Seconds,
+	)
+	var i RecentIntentsRow
+	err := row.Scan(&i.Asked, &i.Denied)
+	return i, err
+}
+
 const removeRepositoriesOf = `-- name: RemoveRepositoriesOf :exec
 UPDATE repositories SET removed_at = now(), updated_at = now() WHERE installation_id = $1 AND removed_at IS NULL
 `

@@ -3,6 +3,7 @@ package comment
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"inspect/app/policy"
 	"inspect/checks/redact"
@@ -67,6 +68,11 @@ func NoHarness() string {
 // Busy says that a session works on this issue already.
 func Busy(session, url string) string {
 	return fmt.Sprintf("%s is at work on this issue already. Adding to a running session is not supported yet: wait for its end, or end it with `/inspect stop` and ask again.", link("Session "+ident(session), url))
+}
+
+// TooMany says that the loop breaker has come down.
+func TooMany(most int, window time.Duration) string {
+	return fmt.Sprintf("That was the %dth command of one account here within %d minutes, so nothing more of it is obeyed for now. If a program writes them, keep it from answering Inspect.", most+1, int(window.Minutes()))
 }
 
 // NotAllowed says that the operator lets this repository start nothing.

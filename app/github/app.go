@@ -70,6 +70,7 @@ type App struct {
 	clients map[int64]*Client
 	bot     *Bot
 	minted  []minted // known to the redactor
+	slugs   sync.Map // of Apps -> their number
 }
 
 // New checks the options. It sends nothing.
@@ -223,6 +224,31 @@ func (a *App) Bot(ctx context.Context) (Bot, error) {
 	a.bot = &bot
 	a.mu.Unlock()
 	return bot, nil
+}
+
+// AppID is the number of the App with that slug, 0 if there is none that can be
+// seen. It does not change, so it is asked for once.
+func (c *Client) AppID(ctx context.Context, slug string) (int64, error) {
+	if !forms["slug"].MatchString(slug) {
+		return 0, fmt.Errorf("%w: ask about an App called %q", ErrInvalid, slug)
+	}
+	if id, ok := c.app.slugs.Load(slug); ok {
+		return id.(int64), nil
+	}
+	var id int64
+	err := c.app.self.call(ctx, 0, "look up the App "+slug, func(api *gh.Client) error {
+		a, _, err := api.Apps.Get(ctx, slug)
+		id = a.GetID()
+		return err
+	})
+	var e *Error
+	if errors.As(err, &e) && e.Kind == ErrNotFound {
+		return 0, nil
+	}
+	if err == nil {
+		c.app.slugs.Store(slug, id)
+	}
+	return id, err
 }
 
 // anyInstallation is a client that can read public things.

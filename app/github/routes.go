@@ -59,6 +59,7 @@ var perRepository = []route{
 // perApp lists the routes of the App itself.
 var perApp = []route{
 	{method: "GET", path: "app"},
+	{method: "GET", path: "apps/{slug}"},
 	{method: "GET", path: "app/installations"},
 	{method: "POST", path: "app/installations/{id}/access_tokens", body: tokenBody, token: true},
 	{method: "GET", path: "app/hook/deliveries"},
@@ -74,6 +75,7 @@ var forms = map[string]*regexp.Regexp{
 	"owner": regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9_-]{0,99})$`),
 	"name":  regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`),
 	"login": regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}(?:\[bot\])?$`),
+	"slug":  regexp.MustCompile(`^[a-z0-9-]{1,100}$`),
 	"id":    regexp.MustCompile(`^[1-9][0-9]{0,18}$`),
 	"sha":   regexp.MustCompile(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`),
 	"label": regexp.MustCompile(`^[^\x00-\x1f\x7f]{1,200}$`),

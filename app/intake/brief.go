@@ -6,6 +6,7 @@ import (
 
 	agent "inspect/app/context"
 	"inspect/app/github"
+	"inspect/app/policy"
 )
 
 // brief gathers what the agent is told. Title and body are those of the
@@ -51,11 +52,11 @@ func (in *Intake) comments(ctx context.Context, w *wish, f *agent.Facts) error {
 		ok, known := trusted[c.UserID]
 		if !known && asked < othersAsked && mayBeTrusted(c) {
 			asked++
-			p, err := in.permission(ctx, w, c.Login, c.UserID)
+			author, err := in.ask(ctx, w, policy.ActorOf(c.UserID, c.Login))
 			if err != nil {
 				return err
 			}
-			ok = p.Known && p.Write
+			ok = author.Decide(policy.NeedWrite).Allow
 			trusted[c.UserID] = ok
 		}
 		if !ok {

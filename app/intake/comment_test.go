@@ -241,3 +241,66 @@ func TestCommandRetriedKeepsWhatIsDone(t *testing.T) {
 		t.Errorf("reply %q", words)
 	}
 }
+
+// Of bots only those of Apps that the operator names may act; GitHub says which
+// App it is, not the login.
+func TestBotsOfAllowedApps(t *testing.T) {
+	w := setup(t, func(o *Options) { o.AllowedApps = []int64{70, appID} })
+	for name, c := range map[string]struct {
+		event   string
+		payload object
+		apps    map[string]int64
+		starts  bool
+	}{
+		"comment through it":          {"issue_comment", through(by(commented("/inspect fix it"), bot, "helper[bot]"), 70), nil, true},
+		"comment through another":     {"issue_comment", through(by(commented("/inspect fix it"), bot, "helper[bot]"), 71), map[string]int64{"helper": 70}, false},
+		"comment through none, known": {"issue_comment", by(commented("/inspect fix it"), bot, "helper[bot]"), map[string]int64{"helper": 70}, true},
+		"label":                       {"issues", by(labeled(), bot, "helper[bot]"), map[string]int64{"helper": 70}, true},
+		"label by another":            {"issues", by(labeled(), bot, "helper[bot]"), map[string]int64{"helper": 71}, false},
+		"label by nobody known":       {"issues", by(labeled(), bot, "helper[bot]"), nil, false},
+		"label by ourselves":          {"issues", by(labeled(), bot, "inspect[bot]"), map[string]int64{"inspect": appID}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := w.fresh(t)
+			w.gh.apps = c.apps
+			w.deliver(c.event, body(c.payload))
+			if got := len(w.sessions()) == 1; got != c.starts {
+				t.Errorf("started: %v; calls %q", got, w.gh.calls)
+			}
+		})
+	}
+}
+
+func through(o object, app int64) object {
+	at(o, "comment")["performed_via_github_app"] = object{"id": app}
+	return o
+}
+
+// Two programs that answer each other are cut off, told once.
+func TestLoopBreaker(t *testing.T) {
+	w := setup(t, nil)
+	say := func(id int64, who string, n int) {
+		for range n {
+			w.next++
+			o := by(commented("/inspect stpo"), id, who)
+			at(o, "comment")["id"] = 9000 + w.next
+			w.deliver("issue_comment", body(o))
+		}
+	}
+	say(octocat, "octocat", maxWishes+15)
+	if n := len(w.gh.replies()); n != maxWishes+1 {
+		t.Errorf("%d replies", n)
+	}
+	if n := w.gh.count("Permission"); n != maxWishes {
+		t.Errorf("%d questions", n)
+	}
+	if last := w.gh.replies()[maxWishes]; !strings.Contains(last, "nothing more of it is obeyed") {
+		t.Error(last)
+	}
+	// Another is heard; who is denied is never answered.
+	before := len(w.gh.replies())
+	say(monalisa, "monalisa", maxWishes+5)
+	if n := len(w.gh.replies()); n != before {
+		t.Errorf("%d replies to a stranger", n-before)
+	}
+}

@@ -47,11 +47,18 @@ type fakeGitHub struct {
 	root     []string
 	fail     map[string]error
 	lost     map[string]bool
+	apps     map[string]int64 // slug -> number
 }
 
 func (f *fakeGitHub) call(name string, args ...any) error {
 	f.calls = append(f.calls, strings.TrimSpace(name+" "+strings.TrimSpace(fmt.Sprintln(args...))))
 	return f.fail[name]
+}
+
+func (f *fakeGitHub) AppID(_ context.Context, slug string) (int64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.apps[slug], f.call("AppID", slug)
 }
 
 func (f *fakeGitHub) Permission(_ context.Context, _ github.Repo, login string) (github.Permission, error) {

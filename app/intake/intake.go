@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 
+	"inspect/app/authority"
 	"inspect/app/github"
 	"inspect/app/policy"
 	"inspect/checks/redact"
@@ -18,7 +19,7 @@ import (
 
 // GitHub is what the intake asks of one installation.
 type GitHub interface {
-	Permission(ctx context.Context, repo github.Repo, login string) (github.Permission, error)
+	authority.GitHub
 	Repository(ctx context.Context, id int64) (github.RepoInfo, error)
 	BranchHead(ctx context.Context, repo github.Repo, branch string) (string, error)
 	File(ctx context.Context, repo github.Repo, path, ref string) ([]byte, error)
@@ -53,8 +54,9 @@ type Options struct {
 	GitHub func(installation int64) GitHub
 	// AppID is ours: what was done through it is our own echo.
 	AppID int64
-	// AllowedBots are account ids of bots that may ask for work; by default none.
-	AllowedBots []int64
+	// AllowedApps are the numbers of Apps whose bots may ask for work; by default
+	// none.
+	AllowedApps []int64
 	// Labels an operator lets start sessions; the repository's own
 	// triggers.labels must name the label too. Empty means "inspect".
 	Labels []string
@@ -80,8 +82,9 @@ type Options struct {
 // Intake works on deliveries. It has no goroutines of its own; its methods may
 // be called from several at once.
 type Intake struct {
-	o   Options
-	log *slog.Logger
+	o         Options
+	authority authority.Judge
+	log       *slog.Logger
 }
 
 // New checks the options.
@@ -101,7 +104,7 @@ func New(o Options) (*Intake, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Intake{o: o, log: o.Log}, nil
+	return &Intake{o: o, authority: authority.Judge{OwnAppID: o.AppID, AllowedApps: o.AllowedApps}, log: o.Log}, nil
 }
 
 // Statuses a delivery ends with.
@@ -152,6 +155,10 @@ func (in *Intake) Deliver(ctx context.Context, guid string) error {
 }
 
 func (in *Intake) handle(ctx context.Context, d storage.Delivery, p payload) (result, error) {
+	// Here and nowhere else: what we wrote is read by nobody, whatever event tells of it.
+	if in.o.AppID != 0 && (p.Comment.app() == in.o.AppID || p.Review.app() == in.o.AppID) {
+		return ignore("our own words")
+	}
 	switch d.Event {
 	case "ping":
 		return in.ping(p)

@@ -18,10 +18,8 @@ func (in *Intake) issueComment(ctx context.Context, guid string, p payload) (res
 	if !ok || p.Issue == nil || p.Issue.Number <= 0 || p.Comment == nil || p.Comment.ID <= 0 {
 		return ignore("the event does not name installation, repository, issue and comment")
 	}
-	if p.Comment.App != nil && p.Comment.App.ID == in.o.AppID && in.o.AppID != 0 {
-		return ignore("our own comment")
-	}
 	actor := p.actor()
+	actor.App = p.Comment.app()
 	if author := p.Comment.User; author == nil || author.ID != actor.ID {
 		return ignore("the sender is not the comment's author")
 	}
@@ -31,11 +29,11 @@ func (in *Intake) issueComment(ctx context.Context, guid string, p payload) (res
 	}
 	wishes := make([]*wish, 0, len(parsed))
 	keys := make([]string, 0, len(parsed))
-	auth := &authority{}
+	known := &asked{}
 	for _, one := range parsed {
 		w := &wish{
 			kind: kindCommand, guid: guid, installation: p.Installation, repo: repo, repository: p.Repository, issue: *p.Issue,
-			actor: actor, auth: auth, need: policy.NeedWrite, at: moment(p.Comment.CreatedAt), comment: p.Comment.ID,
+			actor: actor, asked: known, need: policy.NeedWrite, at: moment(p.Comment.CreatedAt), comment: p.Comment.ID,
 		}
 		switch one := one.(type) {
 		case command.Command:

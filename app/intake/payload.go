@@ -152,6 +152,14 @@ type posted struct {
 	App         *app     `json:"performed_via_github_app"`
 }
 
+// app through which something was written, 0 if none is named.
+func (p *posted) app() int64 {
+	if p == nil || p.App == nil {
+		return 0
+	}
+	return p.App.ID
+}
+
 // login of an account that may be missing.
 func (a *account) login() string {
 	if a == nil {
@@ -165,11 +173,9 @@ func (p payload) actor() policy.Actor {
 	if p.Sender == nil {
 		return policy.Actor{}
 	}
-	return policy.Actor{
-		ID: p.Sender.ID, Login: p.Sender.Login,
-		// A name that ends so cannot be a person's, whatever the type says.
-		Bot: p.Sender.Type == "Bot" || strings.HasSuffix(p.Sender.Login, "[bot]"),
-	}
+	a := policy.ActorOf(p.Sender.ID, p.Sender.Login)
+	a.Bot = a.Bot || p.Sender.Type == "Bot"
+	return a
 }
 
 // names of a repository; installation events have only the full name.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"inspect/app/authority"
 	"inspect/app/command"
 	"inspect/app/comment"
 	"inspect/app/github"
@@ -39,7 +40,7 @@ type wish struct {
 	repository      *repository
 	issue           issue
 	actor           policy.Actor
-	auth            *authority // shared by the wishes of one comment
+	asked           *asked // shared by the wishes of one comment
 	need            policy.Need
 	at              time.Time // when it was asked: what came later is not looked at
 	label           string
@@ -75,6 +76,9 @@ func (w *wish) asker() asker {
 func (in *Intake) work(ctx context.Context, w *wish) error {
 	mine, err := in.claim(ctx, w)
 	if err != nil || !mine {
+		return err
+	}
+	if stop, err := in.breakLoop(ctx, w); err != nil || stop {
 		return err
 	}
 	decision, err := in.judge(ctx, w)
@@ -118,46 +122,64 @@ func (in *Intake) claim(ctx context.Context, w *wish) (mine bool, err error) {
 	return i.Outcome == outcomePending && i.DeliveryGuid == w.guid, nil
 }
 
-// authority remembers the permission of a comment's author while its commands
-// are worked on.
-type authority struct {
-	asked bool
-	perm  policy.Permission
+// One account may ask for maxWishes things in one thread within loopWindow. More
+// is no person but two programs that answer each other, or one that floods;
+// every question would cost a request of the installation's few.
+const (
+	maxWishes  = 20
+	loopWindow = 10 * time.Minute
+)
+
+// breakLoop ends a wish that is one too many. Who was never denied is told so
+// once in a thread and window.
+func (in *Intake) breakLoop(ctx context.Context, w *wish) (stop bool, err error) {
+	n, err := in.o.DB.Q().RecentIntents(ctx, storage.RecentIntentsParams{
+		RepositoryID: w.repo.ID, IssueNumber: int32(w.issue.Number), ActorID: w.actor.ID, Seconds: int32(loopWindow / time.Second),
+	})
+	if err != nil {
+		return false, fmt.Errorf("counting what %s asked for: %w", w.actor.Login, err)
+	}
+	if n.Asked <= maxWishes {
+		return false, nil
+	}
+	in.log.Warn("an account asks for too much in one thread", "repository", w.repo.ID, "issue", w.issue.Number, "actor", w.actor.ID)
+	if n.Denied == 0 && n.Asked == maxWishes+1 {
+		return true, in.end(ctx, w, outcomeReplied, comment.TooMany(maxWishes, loopWindow))
+	}
+	return true, in.end(ctx, w, outcomeRefused, "too many wishes of one account in one thread")
 }
 
-// judge asks GitHub what the actor may do now.
+// asked remembers what was found out about a comment's author while its
+// commands are worked on.
+type asked struct {
+	done  bool
+	known authority.Known
+}
+
+// judge asks what the actor may do now.
 func (in *Intake) judge(ctx context.Context, w *wish) (policy.ActorDecision, error) {
-	rules := policy.ActorRules{AllowedBots: in.o.AllowedBots}
-	if d, denied := policy.IgnoreActor(w.actor, rules); denied {
-		return d, nil
+	if w.asked == nil {
+		w.asked = &asked{}
 	}
-	if w.auth == nil {
-		w.auth = &authority{}
-	}
-	if !w.auth.asked {
-		perm, err := in.permission(ctx, w, w.actor.Login, w.actor.ID)
+	if !w.asked.done {
+		known, err := in.ask(ctx, w, w.actor)
 		if err != nil {
 			return policy.ActorDecision{}, err
 		}
-		w.auth.asked, w.auth.perm = true, perm
+		w.asked.done, w.asked.known = true, known
 	}
-	return policy.DecideActor(w.actor, w.auth.perm, w.need, rules), nil
+	return w.asked.known.Decide(w.need), nil
 }
 
-// permission is not known when GitHub refuses to say, or when the login now
-// belongs to another account; it is an error when GitHub may say later.
-func (in *Intake) permission(ctx context.Context, w *wish, login string, id int64) (policy.Permission, error) {
-	p, err := in.gh(w).Permission(ctx, w.repo, login)
-	switch {
-	case err != nil && final(err):
-		in.log.Info("a permission could not be learned", "repository", w.repo.ID, "actor", id, "error", err)
-		return policy.Permission{}, in.mark(ctx, w, err)
-	case err != nil:
-		return policy.Permission{}, fmt.Errorf("asking what %s may do: %w", login, err)
-	case p.UserID != 0 && p.UserID != id:
-		return policy.Permission{}, nil
+// ask finds out what an account may do: nothing when GitHub refuses to say. It
+// is an error when GitHub may say later.
+func (in *Intake) ask(ctx context.Context, w *wish, a policy.Actor) (authority.Known, error) {
+	known, err := in.authority.Ask(ctx, in.gh(w), w.repo, a)
+	if err != nil && final(err) {
+		in.log.Info("a permission could not be learned", "repository", w.repo.ID, "actor", a.ID, "error", err)
+		return known, in.mark(ctx, w, err)
 	}
-	return policy.Permission{Known: true, Read: p.Read, Write: p.Write}, nil
+	return known, err
 }
 
 func (in *Intake) gh(w *wish) GitHub { return in.o.GitHub(w.installation.ID) }

@@ -1,6 +1,9 @@
 package policy
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Need is the permission an act needs on the repository.
 type Need string
@@ -16,7 +19,14 @@ const (
 type Actor struct {
 	ID    int64
 	Login string
-	Bot   bool // GitHub says it is an App or a bot account
+	Bot   bool  // GitHub says it is an App or a bot account
+	App   int64 // the App whose bot it is, or through which it acted; 0: not known
+}
+
+// ActorOf is the actor behind an account. A login that ends in [bot] cannot be a
+// person's, whatever else is said of it.
+func ActorOf(id int64, login string) Actor {
+	return Actor{ID: id, Login: login, Bot: strings.HasSuffix(login, "[bot]")}
 }
 
 // Permission is what GitHub answered, at the time of the decision, about the
@@ -29,8 +39,8 @@ type Permission struct {
 
 // ActorRules are the operator's own.
 type ActorRules struct {
-	OwnBotID    int64   // our App's bot account; never allowed, or we would answer ourselves
-	AllowedBots []int64 // account ids of bots that may act if their permission suffices; by default none
+	OwnAppID    int64   // our App; never allowed, or we would answer ourselves
+	AllowedApps []int64 // numbers of Apps whose bots may act; by default none
 }
 
 // Reasons of a decision about an actor.
@@ -58,9 +68,9 @@ func IgnoreActor(a Actor, rules ActorRules) (ActorDecision, bool) {
 	switch {
 	case a.ID <= 0 || a.Login == "":
 		return deny(ActorUnknown, "the event names no actor"), true
-	case rules.OwnBotID != 0 && a.ID == rules.OwnBotID:
+	case rules.OwnAppID != 0 && a.App == rules.OwnAppID:
 		return deny(ActorOwnEcho, "the event is an echo of our own action"), true
-	case a.Bot && !slices.Contains(rules.AllowedBots, a.ID):
+	case a.Bot && (a.App == 0 || !slices.Contains(rules.AllowedApps, a.App)):
 		return deny(ActorBot, "bots start nothing unless the operator names them"), true
 	}
 	return ActorDecision{}, false

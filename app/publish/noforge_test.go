@@ -19,11 +19,12 @@ type noForge struct{ dir string }
 
 var errAsked = errors.New("this must not be asked where there is no forge")
 
-func (n noForge) Permission(context.Context, github.Repo, string) (github.Permission, error) {
-	return github.Permission{Write: true}, nil
+func (noForge) AppID(context.Context, string) (int64, error) { return 0, errAsked }
+func (noForge) Permission(context.Context, github.Repo, string) (github.Permission, error) {
+	return github.Permission{}, errAsked
 }
-func (n noForge) BranchRules(context.Context, github.Repo, string) ([]github.Rule, error) {
-	return nil, nil
+func (noForge) BranchRules(context.Context, github.Repo, string) ([]github.Rule, error) {
+	return nil, errAsked
 }
 func (n noForge) Ref(_ context.Context, _ github.Repo, ref string) (string, error) {
 	out, err := exec.Command("git", "--git-dir", n.dir, "rev-parse", "--verify", "--quiet", "refs/"+ref).Output()

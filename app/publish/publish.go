@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	"inspect/app/authority"
 	"inspect/app/github"
 	"inspect/app/policy"
 	"inspect/checks/evidence"
@@ -29,7 +30,7 @@ import (
 
 // GitHub is what publishing asks of one installation; *github.Client has it.
 type GitHub interface {
-	Permission(ctx context.Context, repo github.Repo, login string) (github.Permission, error)
+	authority.GitHub
 	BranchRules(ctx context.Context, repo github.Repo, branch string) ([]github.Rule, error)
 	Ref(ctx context.Context, repo github.Repo, ref string) (string, error)
 	FindPullRequest(ctx context.Context, repo github.Repo, headBranch string) (github.PullRequest, bool, error)
@@ -51,6 +52,8 @@ type Options struct {
 	Blobs Blobs
 	// GitHub gives the client of an installation.
 	GitHub func(installation int64) GitHub
+	// Authority says whether a session's requester may still write.
+	Authority authority.Judge
 	// CloneURL is where a repository is pushed to, without credentials.
 	CloneURL func(github.Repo) string
 	// Bot is the account commits are made by; unused where there is no forge.
@@ -94,6 +97,7 @@ type Publisher struct {
 	db         *storage.DB
 	blobs      Blobs
 	github     func(int64) GitHub
+	authority  authority.Judge
 	cloneURL   func(github.Repo) string
 	bot        func(context.Context) (github.Bot, error)
 	noForge    bool
@@ -123,7 +127,7 @@ func New(o Options) (*Publisher, error) {
 		return nil, errors.New("publish: an option that is needed is missing")
 	}
 	p := &Publisher{
-		db: o.DB, blobs: o.Blobs, github: o.GitHub, cloneURL: o.CloneURL, bot: o.Bot, noForge: o.NoForge, quarantine: o.Quarantine,
+		db: o.DB, blobs: o.Blobs, github: o.GitHub, authority: o.Authority, cloneURL: o.CloneURL, bot: o.Bot, noForge: o.NoForge, quarantine: o.Quarantine,
 		mirrors: o.Mirrors, fetch: o.Fetch, workDir: o.WorkDir, floor: o.Floor, sessionURL: o.SessionURL, pricesAsOf: o.PricesAsOf, record: o.Record, pushEnv: o.PushEnv,
 		redactor: orEmpty(o.Redactor), clock: o.Clock, log: o.Log,
 	}
@@ -517,12 +521,15 @@ func (p *Publisher) author(ctx context.Context) (Identity, error) {
 // mayPush asks again, at the last moment, whether the requester may write here
 // and whether rules of the repository would let the push pass.
 func (p *Publisher) mayPush(ctx context.Context, j *job, o offer) error {
-	s := j.session
-	perm, err := j.github.Permission(ctx, j.repo, s.RequesterLogin)
-	if err != nil {
-		return fmt.Errorf("ask for the permission of %s: %w", s.RequesterLogin, err)
+	if p.noForge {
+		return nil
 	}
-	if !perm.Write || perm.UserID != 0 && perm.UserID != s.RequesterID {
+	s := j.session
+	may, err := p.authority.Decide(ctx, j.github, j.repo, policy.ActorOf(s.RequesterID, s.RequesterLogin), policy.NeedWrite)
+	if err != nil {
+		return err
+	}
+	if !may.Allow {
 		return &refusal{scheduler.Stopped, ReasonDenied, fmt.Sprintf("%s, who asked for this, may not write to the repository any more.", s.RequesterLogin)}
 	}
 	rules, err := j.github.BranchRules(ctx, j.repo, o.branch)

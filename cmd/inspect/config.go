@@ -36,6 +36,7 @@ type serveConfig struct {
 	PublicURL                                         string
 	Machines                                          string
 	Labels                                            []string
+	AllowedApps                                       []int64
 	Harness                                           string
 	HarnessCommand                                    string
 	HarnessLabel                                      string
@@ -81,6 +82,7 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.People, "listen-people", "127.0.0.1:7461", "address for people's pages")
 	f.StringVar(&c.PublicURL, "public-url", "", "address of people's pages in links (default: http://ADDRESS of --listen-people)")
 	f.StringVar(&c.Machines, "listen-machines", "127.0.0.1:7462", "loopback address for runners and the node daemon; for other machines an https proxy stands in front")
+	f.Int64SliceVar(&c.AllowedApps, "allow-app", nil, "numbers of GitHub Apps whose bots may start sessions as if they had write access; by default no bot may")
 	f.StringSliceVar(&c.Labels, "label", []string{"inspect"}, "labels that may start a session; a repository's file can only narrow them")
 	f.StringVar(&c.Harness, "harness", "", "agent for repositories that name none: opencode, codex, claude or command (default: command if --harness-command is given, else opencode)")
 	f.StringVar(&c.HarnessCommand, "harness-command", "", "shell line of the agent of kind command")

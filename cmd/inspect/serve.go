@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"inspect/app/authority"
 	"inspect/app/github"
 	"inspect/app/intake"
 	"inspect/app/publish"
@@ -286,7 +287,7 @@ func (p plane) run(ctx context.Context) error {
 		return fmt.Errorf("the scheduler: %w", err)
 	}
 	in, err = intake.New(intake.Options{
-		DB: db, Sessions: sched, AppID: c.AppID, Labels: c.Labels, Harness: c.harness(), Models: offered(models), Floor: floor.For,
+		DB: db, Sessions: sched, AppID: c.AppID, AllowedApps: c.AllowedApps, Labels: c.Labels, Harness: c.harness(), Models: offered(models), Floor: floor.For,
 		Prepare: preparedAtInstall, SessionURL: sessionURL, Redactor: redactor, Log: log,
 		GitHub: func(id int64) intake.GitHub { return app.Installation(id) },
 	})
@@ -296,6 +297,7 @@ func (p plane) run(ctx context.Context) error {
 	fx.publisher, err = publish.New(publish.Options{
 		DB: db, Blobs: blobs, CloneURL: app.CloneURL, Bot: app.Bot, Redactor: redactor, SessionURL: sessionURL, Log: log,
 		GitHub:     func(id int64) publish.GitHub { return app.Installation(id) },
+		Authority:  authority.Judge{OwnAppID: c.AppID, AllowedApps: c.AllowedApps},
 		Quarantine: p.quarantine,
 		Fetch: func(ctx context.Context, repository int64, branch, commit string) error {
 			return sched.Fetch(ctx, c.NodeName, repository, branch, commit)

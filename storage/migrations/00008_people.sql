@@ -12,5 +12,8 @@ CREATE TABLE session_people (
 INSERT INTO session_people (session_id, user_id, login, role, at)
 SELECT id, requester_id, requester_login, 'started', created_at FROM sessions WHERE requester_id > 0;
 
+CREATE INDEX intents_actor ON intents (repository_id, issue_number, actor_id, created_at); -- the loop breaker counts them
+
 -- +goose Down
+DROP INDEX intents_actor;
 DROP TABLE session_people;

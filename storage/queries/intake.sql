@@ -23,6 +23,13 @@ ON CONFLICT (key) DO NOTHING;
 -- name: IntentByKey :one
 SELECT * FROM intents WHERE key = $1;
 
+-- name: RecentIntents :one
+-- What one account asked for in one thread within the last so many seconds, and
+-- whether any of it was denied.
+SELECT count(*) AS asked, count(*) FILTER (WHERE outcome = 'denied') AS denied FROM intents
+WHERE repository_id = sqlc.arg(repository_id) AND issue_number = sqlc.arg(issue_number) AND actor_id = sqlc.arg(actor_id)
+  AND created_at > now() - sqlc.arg(seconds)::integer * interval '1 second';
+
 -- name: FinishIntent :exec
 UPDATE intents SET outcome = $2, note = $3, session_id = $4 WHERE key = $1;
 

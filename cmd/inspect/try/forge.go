@@ -26,12 +26,13 @@ type forge struct{ plans map[int64]*plan }
 
 var _ publish.GitHub = forge{}
 
-func (f forge) Permission(context.Context, github.Repo, string) (github.Permission, error) {
-	return github.Permission{Level: "write", Write: true, Read: true}, nil
+func (forge) AppID(context.Context, string) (int64, error) { return 0, errNoForge }
+func (forge) Permission(context.Context, github.Repo, string) (github.Permission, error) {
+	return github.Permission{}, errNoForge
 }
 
-func (f forge) BranchRules(context.Context, github.Repo, string) ([]github.Rule, error) {
-	return nil, nil
+func (forge) BranchRules(context.Context, github.Repo, string) ([]github.Rule, error) {
+	return nil, errNoForge
 }
 
 // Ref reads a branch back from the origin.
