@@ -264,7 +264,7 @@ func (q *Queries) LockEnvironmentNode(ctx context.Context, arg LockEnvironmentNo
 }
 
 const lockRepository = `-- name: LockRepository :one
-SELECT id, installation_id, owner, name, default_branch, removed_at, updated_at, head_sha, head_environment, head_words, looked_at, look_at, look_tries, look_error, build FROM repositories WHERE id = $1 FOR UPDATE
+SELECT id, installation_id, owner, name, default_branch, removed_at, updated_at, head_sha, head_environment, head_words, looked_at, look_at, look_tries, look_error, build, issues_seen_at FROM repositories WHERE id = $1 FOR UPDATE
 `
 
 func (q *Queries) LockRepository(ctx context.Context, id int64) (Repository, error) {
@@ -286,6 +286,7 @@ func (q *Queries) LockRepository(ctx context.Context, id int64) (Repository, err
 		&i.LookTries,
 		&i.LookError,
 		&i.Build,
+		&i.IssuesSeenAt,
 	)
 	return i, err
 }
@@ -371,7 +372,7 @@ UPDATE sessions SET state = 'queued', reason = '', words = '', queue_reason = 'w
   queue_at = $1::timestamptz, queue_position = 0, waiting_since = $1::timestamptz,
   effect_tries = 0, report_tries = 0, report_after = NULL, start_from = $3, rewound = generation
 WHERE id = $4 AND version = $5
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_seen_at
 `
 
 type ReopenSessionParams struct {
@@ -451,6 +452,7 @@ func (q *Queries) ReopenSession(ctx context.Context, arg ReopenSessionParams) (S
 		&i.QueuePosition,
 		&i.WaitingSince,
 		&i.PullClosedAt,
+		&i.PullSeenAt,
 	)
 	return i, err
 }
@@ -745,7 +747,7 @@ func (q *Queries) SetWorkDrift(ctx context.Context, arg SetWorkDriftParams) erro
 const takeLook = `-- name: TakeLook :one
 UPDATE repositories SET look_at = $1::timestamptz
 WHERE id = $2 AND look_at <= $3::timestamptz AND removed_at IS NULL
-RETURNING id, installation_id, owner, name, default_branch, removed_at, updated_at, head_sha, head_environment, head_words, looked_at, look_at, look_tries, look_error, build
+RETURNING id, installation_id, owner, name, default_branch, removed_at, updated_at, head_sha, head_environment, head_words, looked_at, look_at, look_tries, look_error, build, issues_seen_at
 `
 
 type TakeLookParams struct {
@@ -774,6 +776,7 @@ func (q *Queries) TakeLook(ctx context.Context, arg TakeLookParams) (Repository,
 		&i.LookTries,
 		&i.LookError,
 		&i.Build,
+		&i.IssuesSeenAt,
 	)
 	return i, err
 }

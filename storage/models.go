@@ -334,6 +334,7 @@ type Repository struct {
 	LookTries       int32
 	LookError       string
 	Build           string
+	IssuesSeenAt    sql.NullTime
 }
 
 type RepositorySecret struct {
@@ -419,6 +420,7 @@ type Session struct {
 	QueuePosition   int32
 	WaitingSince    time.Time
 	PullClosedAt    sql.NullTime
+	PullSeenAt      sql.NullTime
 }
 
 type SessionPerson struct {
@@ -450,4 +452,9 @@ type Snapshot struct {
 	Depth         int32
 	Cold          bool
 	NewestAt      sql.NullTime
+}
+
+type Watermark struct {
+	Name string
+	At   time.Time
 }

@@ -265,7 +265,7 @@ func (q *Queries) WebEvidence(ctx context.Context, sessionID string) ([]Evidence
 }
 
 const webRepository = `-- name: WebRepository :one
-SELECT id, installation_id, owner, name, default_branch, removed_at, updated_at, head_sha, head_environment, head_words, looked_at, look_at, look_tries, look_error, build FROM repositories WHERE id = $1
+SELECT id, installation_id, owner, name, default_branch, removed_at, updated_at, head_sha, head_environment, head_words, looked_at, look_at, look_tries, look_error, build, issues_seen_at FROM repositories WHERE id = $1
 `
 
 func (q *Queries) WebRepository(ctx context.Context, id int64) (Repository, error) {
@@ -287,12 +287,13 @@ func (q *Queries) WebRepository(ctx context.Context, id int64) (Repository, erro
 		&i.LookTries,
 		&i.LookError,
 		&i.Build,
+		&i.IssuesSeenAt,
 	)
 	return i, err
 }
 
 const webSession = `-- name: WebSession :one
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at FROM sessions WHERE id = $1
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_seen_at FROM sessions WHERE id = $1
 `
 
 func (q *Queries) WebSession(ctx context.Context, id string) (Session, error) {
@@ -358,6 +359,7 @@ func (q *Queries) WebSession(ctx context.Context, id string) (Session, error) {
 		&i.QueuePosition,
 		&i.WaitingSince,
 		&i.PullClosedAt,
+		&i.PullSeenAt,
 	)
 	return i, err
 }

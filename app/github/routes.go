@@ -43,6 +43,8 @@ var perRepository = []route{
 	{method: "GET", path: "/git/ref/{ref...}", purpose: forReading},
 	{method: "GET", path: "/contents/{path...}", purpose: forReading},
 	{method: "GET", path: "/rules/branches/{ref...}", purpose: forReading},
+	{method: "GET", path: "/issues", purpose: forTalking},
+	{method: "GET", path: "/issues/{id}/events", purpose: forTalking},
 	{method: "GET", path: "/issues/{id}/comments", purpose: forTalking},
 	{method: "POST", path: "/issues/{id}/comments", what: "comment", body: commentBody, purpose: forTalking},
 	{method: "PATCH", path: "/issues/comments/{id}", what: "comment", body: commentBody, purpose: forTalking},
@@ -53,6 +55,7 @@ var perRepository = []route{
 	{method: "POST", path: "/check-runs", what: "check run", body: newCheckRunBody, purpose: forChecks},
 	{method: "PATCH", path: "/check-runs/{id}", what: "check run", body: checkRunBody, purpose: forChecks},
 	{method: "GET", path: "/pulls", purpose: forPulls},
+	{method: "GET", path: "/pulls/{id}", purpose: forPulls},
 	{method: "POST", path: "/pulls", what: "pull request", body: newPullBody, purpose: forPulls},
 }
 

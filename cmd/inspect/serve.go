@@ -25,6 +25,7 @@ import (
 	"inspect/app/github"
 	"inspect/app/intake"
 	"inspect/app/publish"
+	"inspect/app/recovery"
 	"inspect/app/report"
 	"inspect/app/web"
 	"inspect/app/webhook"
@@ -316,6 +317,13 @@ func (p plane) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reporting: %w", err)
 	}
+	lost, err := recovery.New(recovery.Options{
+		DB: db, App: app, Missed: in.Missed, Labels: c.Labels, Kept: keptDeliveries(app.Bases()), Log: log,
+		GitHub: func(id int64) recovery.GitHub { return app.Installation(id) },
+	})
+	if err != nil {
+		return fmt.Errorf("the recovery of what was missed: %w", err)
+	}
 	hook, err := webhook.New(webhook.Options{DB: db, Jobs: sched, Log: log, Secrets: secrets, AppID: c.AppID, Events: intake.Events()})
 	if err != nil {
 		return usageError{err}
@@ -377,12 +385,21 @@ func (p plane) run(ctx context.Context) error {
 		return err
 	})
 	group.Go(func() error { knowBot(run, app, log); return nil })
+	group.Go(func() error { return lost.Run(run) })
 	log.Info("inspect serves", "hooks", "http://"+p.ports.hooks.Addr().String()+webhook.DefaultPath, "people", public, "token", "in "+filepath.Join(dirs.private, "people.token"), "machines", p.ports.control())
 	err = group.Wait()
 	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)) {
 		return nil
 	}
 	return err
+}
+
+// keptDeliveries is for how long GitHub can be asked for what it sent.
+func keptDeliveries(b github.Bases) time.Duration {
+	if strings.HasSuffix(b.API, "/api/v3/") {
+		return recovery.KeptByEnterprise
+	}
+	return recovery.KeptByGitHub
 }
 
 // preparedAtInstall is how many repositories of a new installation get their
