@@ -1,4 +1,4 @@
-module inspect/tools/runsc
+module first/runsc // before gVisor, see package early
 
 go 1.26.3
 

@@ -4,9 +4,9 @@
 // then: once to wait for its user, and again to give up rights. Go can give
 // them up in all threads of a process that runs, and gVisor does so for root.
 //
-// Its system-call filter, which takes it longest, is compiled by make setup. The same
+// Its system-call filters, which take it long, are compiled by make setup. The same
 // program works without (then it compiles at each start), and Inspect works with
-// gVisor's own.
+// gVisor's own. Package early saves most of the page faults.
 package main
 
 import (
@@ -21,6 +21,8 @@ import (
 	"time"
 	"unsafe"
 
+	"first/runsc/early"
+
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/cli"
@@ -32,7 +34,7 @@ import (
 
 func main() {
 	if slices.Equal(os.Args[1:], []string{"compile-filter"}) {
-		text, err := compileFilter()
+		text, err := compileFilters()
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -46,23 +48,23 @@ func main() {
 	*sentrycmd.DirectfsSandboxLinuxCaps = specs.LinuxCapabilities{}
 	startWithoutCollecting()
 	switch {
-	case slices.Contains(os.Args, "boot"):
-		useFilter()
+	case slices.Contains(os.Args, "boot"), slices.Contains(os.Args, "gofer"):
+		useFilters()
 	case slices.Contains(os.Args, "run"), slices.Contains(os.Args, "exec"):
 		runtime.GOMAXPROCS(1) // it does one thing after the other
 	}
 	os.Args = withoutWait(os.Args)
 	cli.Run(nil, map[util.SubCommand]string{
-		new(cmd.Run): "", new(cmd.Exec): "", new(sentrycmd.Boot): "", new(cmd.Gofer): "", new(sentrycmd.Umount): "",
+		new(cmd.Run): "", new(cmd.Exec): "", new(sentrycmd.Boot): "", new(cmd.Gofer): "",
 	}, nil)
 }
 
 // startWithoutCollecting leaves garbage where it is for the first two seconds, in
 // which each of the processes makes a few megabytes of it and no more than 64.
 func startWithoutCollecting() {
-	percent, most := debug.SetGCPercent(-1), debug.SetMemoryLimit(64<<20)
+	most := debug.SetMemoryLimit(64 << 20)
 	time.AfterFunc(2*time.Second, func() {
-		debug.SetGCPercent(percent)
+		debug.SetGCPercent(early.GCPercent)
 		debug.SetMemoryLimit(most)
 	})
 }

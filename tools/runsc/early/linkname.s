@@ -1,0 +1,1 @@
+// With this file Go accepts functions without a body, as in early.go.
