@@ -281,7 +281,8 @@ func TestVersion(t *testing.T) {
 }
 
 // What make setup builds starts gVisor's processes once. gVisor's own program would
-// start them anew, with options that say what is done already.
+// start them anew, with options that say what is done already. None of them may
+// be woken 20,000 times a second for nothing.
 func TestGVisorStartsOnce(t *testing.T) {
 	t.Run(wire.TierGVisor, func(t *testing.T) {
 		box := start(t, nil)
@@ -290,6 +291,10 @@ func TestGVisorStartsOnce(t *testing.T) {
 			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pids[name]))
 			if err != nil || bytes.Contains(line, []byte("setup-root=false")) {
 				t.Errorf("%s: %q %v", name, bytes.ReplaceAll(line, []byte{0}, []byte{' '}), err)
+			}
+			slack, err := os.ReadFile(fmt.Sprintf("/proc/%d/timerslack_ns", pids[name]))
+			if err != nil || strings.TrimSpace(string(slack)) != timerSlack {
+				t.Errorf("%s: timers may be %q ns late, want %s: %v", name, slack, timerSlack, err)
 			}
 		}
 	})
