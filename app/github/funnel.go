@@ -103,6 +103,8 @@ var (
 			"issues":        {kind: name, max: 5},
 			"pull_requests": {kind: name, max: 5},
 			"checks":        {kind: name, max: 5},
+			"actions":       {kind: name, max: 5},
+			"merge_queues":  {kind: name, max: 5},
 		}},
 	}
 )
