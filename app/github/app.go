@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -46,6 +47,9 @@ type Options struct {
 	// Reads says how reads are repeated when GitHub is unwell. The zero value
 	// is three tries, begun within 45 s.
 	Reads proc.Policy
+	// Rand gives numbers in [0,1) that make waits longer by up to a tenth; nil is
+	// the process's own generator.
+	Rand func() float64
 }
 
 // App is the GitHub App. It is safe for concurrent use.
@@ -54,6 +58,7 @@ type App struct {
 	signer   ghinstallation.Signer
 	bases    Bases
 	api      *url.URL
+	upload   *url.URL
 	http     http.RoundTripper
 	clock    proc.Clock
 	log      *slog.Logger
@@ -63,14 +68,16 @@ type App struct {
 	spacing  time.Duration
 	timeout  time.Duration
 	reads    proc.Policy
+	rand     func() float64
 	self     *Client // speaks as the App itself
 	counters counters
+	etags    *etags
 
 	mu      sync.Mutex
 	clients map[int64]*Client
 	bot     *Bot
 	minted  []minted // known to the redactor
-	slugs   sync.Map // of Apps -> their number
+	skew    *time.Duration
 }
 
 // New checks the options. It sends nothing.
@@ -82,6 +89,17 @@ func New(o Options) (*App, error) {
 	if err != nil {
 		return nil, errors.New("the GitHub App's private key is not an RSA key in PEM form: generate one on the App's settings page")
 	}
+	a, err := open(o)
+	if err != nil {
+		return nil, err
+	}
+	a.signer = ghinstallation.NewRSASigner(jwt.SigningMethodRS256, key)
+	a.redactor.Add(string(o.Key))
+	return a, nil
+}
+
+// open is an App that cannot prove itself yet.
+func open(o Options) (*App, error) {
 	if o.APIBase == "" {
 		o.APIBase = "https://api.github.com"
 	}
@@ -93,8 +111,12 @@ func New(o Options) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
+	upload, err := url.Parse(bases.Upload)
+	if err != nil {
+		return nil, err
+	}
 	a := &App{
-		id: o.AppID, signer: ghinstallation.NewRSASigner(jwt.SigningMethodRS256, key), bases: bases, api: api,
+		id: o.AppID, bases: bases, api: api, upload: upload, rand: o.Rand, etags: newEtags(),
 		http: o.HTTP, clock: o.Clock, log: o.Log, redactor: o.Redactor,
 		recorder: o.Record, spacing: o.WriteSpacing, timeout: o.Timeout, reads: o.Reads,
 		clients: map[int64]*Client{},
@@ -137,9 +159,11 @@ func New(o Options) (*App, error) {
 	if a.reads.Total <= 0 {
 		a.reads.Total = 45 * time.Second
 	}
-	a.redactor.Add(string(o.Key))
+	if a.rand == nil {
+		a.rand = rand.Float64
+	}
 	a.funnel = funnel{a.redactor}
-	a.self = &Client{app: a, pace: newPace(a.clock, a.spacing), bearer: a.jwt}
+	a.self = &Client{app: a, pace: newPace(a.clock, a.spacing, a.rand), bearer: a.jwt}
 	return a, nil
 }
 
@@ -149,7 +173,7 @@ func (a *App) Installation(id int64) *Client {
 	defer a.mu.Unlock()
 	c := a.clients[id]
 	if c == nil {
-		c = &Client{app: a, installation: id, pace: newPace(a.clock, a.spacing)}
+		c = &Client{app: a, installation: id, pace: newPace(a.clock, a.spacing, a.rand)}
 		c.tokens = &tokens{clock: a.clock, mint: c.mint, entries: map[tokenKey]*tokenEntry{}}
 		c.bearer = c.tokenFor
 		a.clients[id] = c
@@ -174,6 +198,30 @@ func (a *App) jwt(context.Context, int64, purpose) (string, error) {
 		IssuedAt:  jwt.NewNumericDate(now.Add(-time.Minute)),
 		ExpiresAt: jwt.NewNumericDate(now.Add(8 * time.Minute)),
 	})
+}
+
+// noteDate compares GitHub's clock with ours.
+func (a *App) noteDate(h http.Header) {
+	theirs, err := http.ParseTime(h.Get("Date"))
+	if err != nil {
+		return
+	}
+	skew := a.clock.Now().Sub(theirs)
+	a.mu.Lock()
+	a.skew = &skew
+	a.mu.Unlock()
+}
+
+// Skew is how far this machine's clock is ahead of GitHub's, by the last answer,
+// refusals included, to within a second and the time the answer took; false
+// before the first one.
+func (a *App) Skew() (time.Duration, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.skew == nil {
+		return 0, false
+	}
+	return *a.skew, true
 }
 
 // Bot is the account the App acts as.

@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// Bases are the three addresses of one GitHub.
+// Bases are the addresses of one GitHub.
 type Bases struct {
 	API     string // REST, ends with "/": https://api.github.com/
 	GraphQL string // https://api.github.com/graphql
+	Upload  string // ends with "/": https://uploads.github.com/
 	Git     string // clone URLs begin with it, no "/" at the end: https://github.com
 }
 
@@ -41,9 +42,12 @@ func DeriveBases(api, git string) (Bases, error) {
 	enterprise := path == "/api/v3"
 	switch {
 	case enterprise:
-		b.GraphQL = root + "/api/graphql"
+		b.GraphQL, b.Upload = root+"/api/graphql", root+"/api/uploads/"
 	case path == "":
-		b.GraphQL = root + "/graphql"
+		b.GraphQL, b.Upload = root+"/graphql", root+"/"
+		if rest, ok := strings.CutPrefix(a.Host, "api."); ok {
+			b.Upload = a.Scheme + "://uploads." + rest + "/"
+		}
 	default:
 		return Bases{}, fmt.Errorf("the GitHub API address %s has the path %s: only none (github.com, data residency) and /api/v3 (Enterprise Server) are known", api, path)
 	}

@@ -7,18 +7,18 @@ import (
 )
 
 func TestBases(t *testing.T) {
-	for _, c := range []struct{ api, git, wantAPI, wantGraphQL, wantGit string }{
-		{"https://api.github.com", "", "https://api.github.com/", "https://api.github.com/graphql", "https://github.com"},
-		{"https://api.github.com/", "", "https://api.github.com/", "https://api.github.com/graphql", "https://github.com"},
-		{"https://ghe.example.com/api/v3", "", "https://ghe.example.com/api/v3/", "https://ghe.example.com/api/graphql", "https://ghe.example.com"},
-		{"https://ghe.example.com:8443/api/v3/", "", "https://ghe.example.com:8443/api/v3/", "https://ghe.example.com:8443/api/graphql", "https://ghe.example.com:8443"},
-		{"https://api.ghe.example.com/api/v3", "", "https://api.ghe.example.com/api/v3/", "https://api.ghe.example.com/api/graphql", "https://api.ghe.example.com"},
-		{"https://api.acme.ghe.com", "", "https://api.acme.ghe.com/", "https://api.acme.ghe.com/graphql", "https://acme.ghe.com"},
-		{"http://127.0.0.1:3000", "http://127.0.0.1:3000/git/", "http://127.0.0.1:3000/", "http://127.0.0.1:3000/graphql", "http://127.0.0.1:3000/git"},
-		{"http://[::1]:3000", "", "http://[::1]:3000/", "http://[::1]:3000/graphql", "http://[::1]:3000"},
+	for _, c := range []struct{ api, git, wantAPI, wantGraphQL, wantGit, wantUpload string }{
+		{"https://api.github.com", "", "https://api.github.com/", "https://api.github.com/graphql", "https://github.com", "https://uploads.github.com/"},
+		{"https://api.github.com/", "", "https://api.github.com/", "https://api.github.com/graphql", "https://github.com", "https://uploads.github.com/"},
+		{"https://ghe.example.com/api/v3", "", "https://ghe.example.com/api/v3/", "https://ghe.example.com/api/graphql", "https://ghe.example.com", "https://ghe.example.com/api/uploads/"},
+		{"https://ghe.example.com:8443/api/v3/", "", "https://ghe.example.com:8443/api/v3/", "https://ghe.example.com:8443/api/graphql", "https://ghe.example.com:8443", "https://ghe.example.com:8443/api/uploads/"},
+		{"https://api.ghe.example.com/api/v3", "", "https://api.ghe.example.com/api/v3/", "https://api.ghe.example.com/api/graphql", "https://api.ghe.example.com", "https://api.ghe.example.com/api/uploads/"},
+		{"https://api.acme.ghe.com", "", "https://api.acme.ghe.com/", "https://api.acme.ghe.com/graphql", "https://acme.ghe.com", "https://uploads.acme.ghe.com/"},
+		{"http://127.0.0.1:3000", "http://127.0.0.1:3000/git/", "http://127.0.0.1:3000/", "http://127.0.0.1:3000/graphql", "http://127.0.0.1:3000/git", "http://127.0.0.1:3000/"},
+		{"http://[::1]:3000", "", "http://[::1]:3000/", "http://[::1]:3000/graphql", "http://[::1]:3000", "http://[::1]:3000/"},
 	} {
 		b, err := DeriveBases(c.api, c.git)
-		if err != nil || b.API != c.wantAPI || b.GraphQL != c.wantGraphQL || b.Git != c.wantGit {
+		if err != nil || b.API != c.wantAPI || b.GraphQL != c.wantGraphQL || b.Git != c.wantGit || b.Upload != c.wantUpload {
 			t.Errorf("%s: %+v, %v", c.api, b, err)
 		}
 	}

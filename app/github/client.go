@@ -91,7 +91,7 @@ func (c *Client) in(ctx context.Context, repo Repo, op string, fn func(api *gh.C
 func (c *Client) call(ctx context.Context, repo int64, op string, fn func(*gh.Client) error) error {
 	x := &exchange{c: c, repo: repo}
 	api := gh.NewClient(&http.Client{Transport: x, CheckRedirect: x.checkRedirect})
-	api.BaseURL = c.app.api
+	api.BaseURL, api.UploadURL = c.app.api, c.app.upload
 	api.UserAgent = "inspect"
 	return x.outcome(ctx, op, fn(api))
 }

@@ -147,8 +147,17 @@ func (x *exchange) one(ctx context.Context, req *http.Request, r *route, body []
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	out := req.Clone(ctx)
-	out.Header.Set("Authorization", "Bearer "+token)
+	if token != "" {
+		out.Header.Set("Authorization", "Bearer "+token)
+	}
 	out.Header.Set("Accept", "application/vnd.github+json")
+	key := etagKey{x.c.installation, x.repo, r.purpose, req.URL.String()}
+	var known *tagged
+	if req.Method == http.MethodGet {
+		if known = a.etags.get(key); known != nil {
+			out.Header.Set("If-None-Match", known.tag)
+		}
+	}
 	out.Body, out.GetBody, out.ContentLength = nil, nil, 0
 	if r.body != nil {
 		out.ContentLength = int64(len(body))
@@ -184,8 +193,17 @@ func (x *exchange) one(ctx context.Context, req *http.Request, r *route, body []
 	}
 	x.last = &answer{status: resp.StatusCode, header: resp.Header, body: content}
 	x.limit = x.c.pace.note(x.last)
+	a.noteDate(resp.Header)
 	a.log.DebugContext(ctx, "GitHub", "method", req.Method, "path", req.URL.Path, "status", resp.StatusCode,
 		"installation", x.c.installation, "remaining", resp.Header.Get("X-RateLimit-Remaining"))
+	switch {
+	case known != nil && resp.StatusCode == http.StatusNotModified:
+		content = known.body
+		resp.StatusCode, resp.Status, resp.Header = http.StatusOK, "200 OK", known.header
+		x.last = &answer{status: http.StatusOK, header: known.header, body: content}
+	case req.Method == http.MethodGet:
+		a.etags.learn(key, x.last)
+	}
 	resp.Body = io.NopCloser(bytes.NewReader(content))
 	resp.ContentLength = int64(len(content))
 	resp.Request = req

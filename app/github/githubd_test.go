@@ -353,7 +353,7 @@ func TestFaultsOfTheFixture(t *testing.T) {
 		{Kind: githubd.FaultPrimary, RetryAfter: 1},
 	} {
 		c := w.app.Installation(w.c.installation)
-		c.pace = newPace(w.app.clock, -1) // each has a silence of its own
+		c.pace = newPace(w.app.clock, -1, none) // each has a silence of its own
 		_, err := w.AddFault(f)
 		must(t, err)
 		var limit *RateLimited
@@ -361,7 +361,7 @@ func TestFaultsOfTheFixture(t *testing.T) {
 			t.Errorf("%s %d: %v", f.Kind, f.Status, err)
 		}
 	}
-	w.c.pace = newPace(w.app.clock, -1)
+	w.c.pace = newPace(w.app.clock, -1, none)
 	if _, err := w.AddFault(githubd.Fault{Kind: githubd.FaultStatus, Status: 502, Count: 2}); err != nil {
 		t.Fatal(err)
 	}

@@ -129,7 +129,7 @@ func (h *hub) app(t *testing.T, change ...func(*Options)) *App {
 	t.Helper()
 	o := Options{
 		AppID: 1, Key: testKey(), APIBase: h.URL, Log: slog.New(slog.DiscardHandler),
-		WriteSpacing: -1, Reads: proc.Policy{First: time.Microsecond, Max: time.Microsecond},
+		WriteSpacing: -1, Reads: proc.Policy{First: time.Microsecond, Max: time.Microsecond}, Rand: none,
 		Redactor: redact.New("hunter2-canary"),
 	}
 	for _, f := range change {
@@ -152,3 +152,6 @@ func ctxFor(t *testing.T) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
+
+// none is a generator that spreads nothing.
+func none() float64 { return 0 }

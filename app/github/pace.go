@@ -20,7 +20,12 @@ const (
 	farthest      = 90 * time.Minute // no answer makes us wait longer than that
 	writeSpacing  = 1 * time.Second  // GitHub: at least a second between writes
 	window        = 60 * time.Minute // of maxPerHour
-	oneMoment     = 1 * time.Second  // least wait when told to wait
+	maxPoints     = 800              // GitHub: 900 a minute, a read is one and a write five
+	writePoints   = 5
+	pointsWindow  = 60 * time.Second // of maxPoints
+	spreadOf      = 0.1              // of a wait is added at most, so that not everybody comes back at once
+	maxSpread     = 30 * time.Second
+	oneMoment     = 1 * time.Second // least wait when told to wait
 )
 
 // pace is the budget of one installation. Reads share a number of slots;
@@ -29,6 +34,7 @@ const (
 type pace struct {
 	clock   proc.Clock
 	spacing time.Duration
+	rand    func() float64 // in [0,1)
 	slots   chan struct{}
 	series  chan struct{}
 
@@ -37,11 +43,18 @@ type pace struct {
 	strikes int         // silences in a row whose length GitHub did not say
 	last    time.Time   // end of the last write
 	writes  []time.Time // of the last hour
+	points  []spent     // of the last minute
+	sum     int         // of points
 }
 
-func newPace(clock proc.Clock, spacing time.Duration) *pace {
+type spent struct {
+	at     time.Time
+	points int
+}
+
+func newPace(clock proc.Clock, spacing time.Duration, rand func() float64) *pace {
 	return &pace{
-		clock: clock, spacing: spacing,
+		clock: clock, spacing: spacing, rand: rand,
 		slots:  make(chan struct{}, maxConcurrent),
 		series: make(chan struct{}, 1),
 	}
@@ -63,10 +76,14 @@ func (p *pace) enter(ctx context.Context, write bool) (leave func(), err error) 
 		return nil, context.Cause(ctx)
 	}
 	if write {
-		if err := p.space(ctx); err != nil {
-			<-lane
-			return nil, err
-		}
+		err = p.space(ctx)
+	}
+	if err == nil {
+		err = p.spend(ctx, write)
+	}
+	if err != nil {
+		<-lane
+		return nil, err
 	}
 	if err := p.silent(); err != nil { // it may have begun while we waited
 		<-lane
@@ -115,6 +132,34 @@ func (p *pace) space(ctx context.Context) error {
 	return proc.Sleep(ctx, p.clock, wait)
 }
 
+// spend takes a request's points from the minute's budget, and waits for them
+// if they are spent.
+func (p *pace) spend(ctx context.Context, write bool) error {
+	cost := 1
+	if write {
+		cost = writePoints
+	}
+	for {
+		p.mu.Lock()
+		now := p.clock.Now()
+		for len(p.points) > 0 && now.Sub(p.points[0].at) >= pointsWindow {
+			p.sum -= p.points[0].points
+			p.points = p.points[1:]
+		}
+		if p.sum+cost <= maxPoints {
+			p.points = append(p.points, spent{now, cost})
+			p.sum += cost
+			p.mu.Unlock()
+			return nil
+		}
+		wait := pointsWindow - now.Sub(p.points[0].at)
+		p.mu.Unlock()
+		if err := proc.Sleep(ctx, p.clock, wait); err != nil {
+			return err
+		}
+	}
+}
+
 // note learns from an answer. It returns the limit if the answer was one.
 // 403 and 429 both may be; the order of the signs is GitHub's: Retry-After,
 // then x-ratelimit-reset when nothing remains, then at least a minute.
@@ -125,7 +170,7 @@ func (p *pace) note(a *answer) *RateLimited {
 	spent := a.header.Get("X-RateLimit-Remaining") == "0"
 	reset, hasReset := epoch(a.header.Get("X-RateLimit-Reset"))
 	if !limited(a, spent) {
-		if a.status < 300 {
+		if a.status < 400 { // 304 too: it is free, and says how the budget stands
 			p.strikes = 0
 			if spent && hasReset && reset.After(now) {
 				p.silence(now, reset)
@@ -154,6 +199,7 @@ func (p *pace) silence(now, until time.Time) {
 	if most := now.Add(farthest); until.After(most) {
 		until = most
 	}
+	until = until.Add(min(time.Duration(p.rand()*spreadOf*float64(until.Sub(now))), maxSpread))
 	if until.After(p.until) {
 		p.until = until
 	}

@@ -242,7 +242,7 @@ func TestLimitsAreRecognised(t *testing.T) {
 
 func TestSilenceGrowsWithoutAWordFromGitHub(t *testing.T) {
 	clock := proc.NewFake(time.Unix(1_700_000_000, 0))
-	p := newPace(clock, -1)
+	p := newPace(clock, -1, none)
 	var got []time.Duration
 	for range 7 {
 		l := p.note(&answer{status: 429, header: http.Header{}})

@@ -160,7 +160,7 @@ func TestPauseBetweenWrites(t *testing.T) {
 
 func TestHourlyBudgetOfWrites(t *testing.T) {
 	clock := proc.NewFake(time.Unix(1_700_000_000, 0))
-	p := newPace(clock, -1)
+	p := newPace(clock, -1, none)
 	for i := range maxPerHour {
 		leave, err := p.enter(t.Context(), true)
 		if err != nil {
