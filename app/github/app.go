@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -240,19 +241,11 @@ func (a *App) Bot(ctx context.Context) (Bot, error) {
 	if known != nil {
 		return *known, nil
 	}
-	var slug string
-	err := a.self.call(ctx, 0, "ask GitHub who this App is", func(api *gh.Client) error {
-		me, _, err := api.Apps.Get(ctx, "")
-		if err == nil && me.GetID() != a.id {
-			return fmt.Errorf("the key belongs to App %d, not to App %d", me.GetID(), a.id)
-		}
-		slug = me.GetSlug()
-		return err
-	})
+	me, err := a.Self(ctx)
 	if err != nil {
 		return Bot{}, err
 	}
-	bot := Bot{Slug: slug, Login: slug + "[bot]"}
+	bot := Bot{Slug: me.Slug, Login: me.Slug + "[bot]"}
 	c, err := a.anyInstallation(ctx)
 	if err != nil {
 		return Bot{}, err
@@ -301,21 +294,13 @@ func (c *Client) AppID(ctx context.Context, slug string) (int64, error) {
 
 // anyInstallation is a client that can read public things.
 func (a *App) anyInstallation(ctx context.Context) (*Client, error) {
-	var id int64
-	err := a.self.call(ctx, 0, "list the installations of this App", func(api *gh.Client) error {
-		list, _, err := api.Apps.ListInstallations(ctx, &gh.ListOptions{PerPage: 100})
-		for _, i := range list {
-			if i.SuspendedAt == nil && id == 0 {
-				id = i.GetID()
-			}
-		}
-		return err
-	})
+	list, err := a.Installations(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if id == 0 {
+	i := slices.IndexFunc(list, func(i InstallationInfo) bool { return !i.Suspended })
+	if i < 0 {
 		return nil, fmt.Errorf("%w: the App is installed nowhere", ErrNotFound)
 	}
-	return a.Installation(id), nil
+	return a.Installation(list[i].ID), nil
 }

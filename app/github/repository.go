@@ -115,9 +115,15 @@ func (c *Client) File(ctx context.Context, repo Repo, path, ref string) ([]byte,
 // RootFiles lists the names of the files (not folders) at the root of a commit.
 // GitHub lists at most a thousand entries.
 func (c *Client) RootFiles(ctx context.Context, repo Repo, ref string) ([]string, error) {
+	return c.Files(ctx, repo, "", ref)
+}
+
+// Files lists the names of the files (not folders) in a folder of a commit; ""
+// is the root. GitHub lists at most a thousand entries.
+func (c *Client) Files(ctx context.Context, repo Repo, folder, ref string) ([]string, error) {
 	var dir []*gh.RepositoryContent
-	err := c.in(ctx, repo, "list the files of "+repo.String(), func(api *gh.Client, r Repo) (err error) {
-		_, dir, _, err = api.Repositories.GetContents(ctx, r.Owner, r.Name, "", &gh.RepositoryContentGetOptions{Ref: ref})
+	err := c.in(ctx, repo, strings.TrimSpace("list the files of "+repo.String()+" "+folder), func(api *gh.Client, r Repo) (err error) {
+		_, dir, _, err = api.Repositories.GetContents(ctx, r.Owner, r.Name, folder, &gh.RepositoryContentGetOptions{Ref: ref})
 		return err
 	})
 	if err != nil {
@@ -164,6 +170,45 @@ func (c *Client) BranchRules(ctx context.Context, repo Repo, branch string) ([]R
 		return err
 	})
 	return rules, err
+}
+
+// Bypass says what a ruleset lets the App pass over: "never", "always", "exempt",
+// "pull_requests_only", or "" where GitHub does not say it.
+func (c *Client) Bypass(ctx context.Context, repo Repo, ruleset int64) (string, error) {
+	var got struct {
+		ID     int64  `json:"id"`
+		Bypass string `json:"current_user_can_bypass"`
+	}
+	op := fmt.Sprintf("read ruleset %d of %s", ruleset, repo)
+	err := c.in(ctx, repo, op, func(api *gh.Client, r Repo) error {
+		_, err := fetch(ctx, api, fmt.Sprintf("repos/%s/%s/rulesets/%d", r.Owner, r.Name, ruleset), &got)
+		return err
+	})
+	if err == nil && got.ID != ruleset {
+		return "", &Error{Op: op, Kind: ErrUnavailable, Cause: errors.New("GitHub's answer is about something else")}
+	}
+	return got.Bypass, err
+}
+
+// BranchProtected says whether branch protection, the one that is older than
+// rulesets, is on for a branch. What it wants only administrators may read.
+func (c *Client) BranchProtected(ctx context.Context, repo Repo, branch string) (bool, error) {
+	var got struct {
+		Name       string `json:"name"`
+		Protected  bool   `json:"protected"`
+		Protection struct {
+			Enabled bool `json:"enabled"`
+		} `json:"protection"`
+	}
+	op := "read branch " + branch + " of " + repo.String()
+	err := c.in(ctx, repo, op, func(api *gh.Client, r Repo) error {
+		_, err := fetch(ctx, api, fmt.Sprintf("repos/%s/%s/branches/%s", r.Owner, r.Name, url.PathEscape(branch)), &got)
+		return err
+	})
+	if err == nil && got.Name != branch {
+		return false, &Error{Op: op, Kind: ErrUnavailable, Cause: errors.New("GitHub's answer is about something else")}
+	}
+	return got.Protected && got.Protection.Enabled, err
 }
 
 // escapeRef escapes each segment of a ref once; GitHub wants the slashes.

@@ -23,8 +23,9 @@ type route struct {
 	// purpose is what a token for it is minted for; empty: the App's own proof or
 	// the token it is about.
 	purpose purpose
-	// token marks the minting and revoking of tokens: no content, so it is neither counted
-	// nor serialised with the writes, and may be repeated.
+	// token marks the minting and revoking of tokens and of an App's first key: no
+	// content, so it is neither counted nor serialised with the writes, and may be
+	// repeated.
 	token bool
 }
 
@@ -43,8 +44,8 @@ var perRepository = []route{
 	{method: "GET", path: "/git/ref/{ref...}", purpose: forReading},
 	{method: "GET", path: "/contents/{path...}", purpose: forReading},
 	{method: "GET", path: "/rules/branches/{ref...}", purpose: forReading},
-	{method: "GET", path: "/issues", purpose: forTalking},
-	{method: "GET", path: "/issues/{id}/events", purpose: forTalking},
+	{method: "GET", path: "/rulesets/{id}", purpose: forReading},
+	{method: "GET", path: "/branches/{ref}", purpose: forReading},
 	{method: "GET", path: "/issues/{id}/comments", purpose: forTalking},
 	{method: "POST", path: "/issues/{id}/comments", what: "comment", body: commentBody, purpose: forTalking},
 	{method: "PATCH", path: "/issues/comments/{id}", what: "comment", body: commentBody, purpose: forTalking},
@@ -65,9 +66,11 @@ var perApp = []route{
 	{method: "GET", path: "apps/{slug}"},
 	{method: "GET", path: "app/installations"},
 	{method: "POST", path: "app/installations/{id}/access_tokens", body: tokenBody, token: true},
+	{method: "GET", path: "app/hook/config"},
 	{method: "GET", path: "app/hook/deliveries"},
 	{method: "POST", path: "app/hook/deliveries/{id}/attempts", what: "redelivery"},
 	{method: "DELETE", path: "installation/token", token: true},
+	{method: "POST", path: "app-manifests/{code}/conversions", token: true},
 	{method: "GET", path: "installation/repositories", purpose: forNames},
 	{method: "GET", path: "users/{login}", purpose: forNames},
 }
@@ -81,6 +84,7 @@ var forms = map[string]*regexp.Regexp{
 	"slug":  regexp.MustCompile(`^[a-z0-9-]{1,100}$`),
 	"id":    regexp.MustCompile(`^[1-9][0-9]{0,18}$`),
 	"sha":   regexp.MustCompile(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`),
+	"code":  regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`),
 	"label": regexp.MustCompile(`^[^\x00-\x1f\x7f]{1,200}$`),
 	"ref":   regexp.MustCompile(`^[^\x00-\x20\x7f~^:?*\[\\]{1,250}$`),
 	"path":  regexp.MustCompile(`^[^\x00-\x1f\x7f\\]{1,250}$`),
