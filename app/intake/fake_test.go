@@ -45,6 +45,8 @@ type fakeGitHub struct {
 	files    map[string]string // nil: the repository does not exist
 	branches map[string]string
 	root     []string
+	rules    []github.Rule
+	bypass   string
 	fail     map[string]error
 	lost     map[string]bool
 	apps     map[string]int64 // slug -> number
@@ -154,6 +156,24 @@ func (f *fakeGitHub) FindComment(_ context.Context, _ github.Repo, _ int, marker
 		}
 	}
 	return 0, false, nil
+}
+
+func (f *fakeGitHub) BranchRules(_ context.Context, _ github.Repo, branch string) ([]github.Rule, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.rules, f.call("BranchRules", branch)
+}
+
+func (f *fakeGitHub) Bypass(_ context.Context, _ github.Repo, ruleset int64) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.bypass, f.call("Bypass", ruleset)
+}
+
+func (f *fakeGitHub) BranchProtected(_ context.Context, _ github.Repo, branch string) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return false, f.call("BranchProtected", branch)
 }
 
 // replies are the comments we wrote.

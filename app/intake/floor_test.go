@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"inspect/app/github"
 	"inspect/app/policy"
 	"inspect/envs/spec"
 )
@@ -104,5 +105,48 @@ func TestFloorKeepsRepositoriesOut(t *testing.T) {
 	list := `,"repositories":[{"id":1,"full_name":"octocat/r1"},{"id":2,"full_name":"octocat/r2"}]`
 	if d := w.deliver("installation", event("created", list)); !strings.HasSuffix(d.Note, "1 environments prepared") {
 		t.Errorf("note %s", d.Note)
+	}
+}
+
+// Where the floor requires protection nothing starts that could push or merge to
+// the default branch; elsewhere nobody asks.
+func TestFloorRequiresProtection(t *testing.T) {
+	require := floor(t, "defaults: {require_protection: true}\n")
+	w := setup(t, func(o *Options) { o.Floor = require })
+	review := []github.Rule{{Type: "pull_request", RulesetID: 5, Parameters: json.RawMessage(`{"required_approving_review_count":1}`)}}
+	for name, c := range map[string]struct {
+		rules  []github.Rule
+		bypass string
+		starts bool
+	}{
+		"no rules":         {nil, "", false},
+		"protected":        {review, "never", true},
+		"the App may pass": {review, "always", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := w.fresh(t)
+			w.gh.rules, w.gh.bypass = c.rules, c.bypass
+			w.deliver("issues", body(labeled()))
+			if c.starts {
+				w.one()
+				return
+			}
+			if reply := w.oneReply(); len(w.sessions()) != 0 || !strings.Contains(reply, "No session was started") || !strings.Contains(reply, "ruleset") {
+				t.Errorf("%d sessions, reply %s", len(w.sessions()), reply)
+			}
+		})
+	}
+	t.Run("cannot be read", func(t *testing.T) {
+		w := w.fresh(t)
+		w.gh.fail["BranchRules"] = github.ErrUnavailable
+		if err := w.in.Deliver(t.Context(), w.store("issues", body(labeled()))); err == nil || len(w.sessions()) != 0 {
+			t.Errorf("%v, %d sessions", err, len(w.sessions()))
+		}
+	})
+	free := setup(t, nil)
+	free.deliver("issues", body(labeled()))
+	free.one()
+	if n := free.gh.count("BranchRules"); n != 0 {
+		t.Errorf("rules are read %d times where nobody requires them", n)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"log/slog"
 	"strings"
 
-	"inspect/app/authority"
+	"inspect/app/doctor"
 	"inspect/app/github"
 	"inspect/app/policy"
 	"inspect/checks/redact"
@@ -29,6 +29,7 @@ type GitHub interface {
 	Comments(ctx context.Context, repo github.Repo, issue int) ([]github.Comment, error)
 	CreateComment(ctx context.Context, repo github.Repo, issue int, body string) (int64, error)
 	FindComment(ctx context.Context, repo github.Repo, issue int, marker string) (id int64, found bool, err error)
+	doctor.Rules
 }
 
 // Sessions is what the intake asks of the scheduler.

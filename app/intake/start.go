@@ -7,6 +7,7 @@ import (
 
 	"inspect/app/comment"
 	agent "inspect/app/context"
+	"inspect/app/doctor"
 	"inspect/app/github"
 	"inspect/app/policy"
 	"inspect/checks/redact"
@@ -118,11 +119,31 @@ func (in *Intake) tryStart(ctx context.Context, w *wish) error {
 	if errors.As(err, &beyond) {
 		return &answer{comment.BeyondFloor(beyond)}
 	}
+	if err := in.protected(ctx, w, bounds); err != nil {
+		return err
+	}
 	built, err := in.brief(ctx, w, env, base, baseSHA)
 	if err != nil {
 		return err
 	}
 	return in.create(ctx, w, env, base, baseSHA, built)
+}
+
+// protected is an answer where the operator requires rules that keep the App from
+// the default branch and there are none. It is asked each time: rules change.
+func (in *Intake) protected(ctx context.Context, w *wish, bounds policy.Bounds) error {
+	if required, _ := bounds.RequireProtection(); !required {
+		return nil
+	}
+	branch := w.repository.DefaultBranch
+	p, err := doctor.Protection(ctx, in.gh(w), w.repo, branch)
+	if err != nil {
+		return fmt.Errorf("reading the rules for %s: %w", branch, err)
+	}
+	if !p.Safe() {
+		return &answer{comment.Unprotected(branch, p)}
+	}
+	return nil
 }
 
 // create makes the session and ends the wish in one transaction, unless

@@ -87,6 +87,17 @@ func (b Bounds) Sandbox() (tier, from string) {
 	return tier, from
 }
 
+// RequireProtection says whether a session needs rules that keep the App from the
+// default branch, and who says so.
+func (b Bounds) RequireProtection() (required bool, from string) {
+	for _, l := range b {
+		if l.keys.RequireProtection {
+			return true, l.from
+		}
+	}
+	return false, ""
+}
+
 // Value is one key of an effective policy.
 type Value struct {
 	Key, Value string
@@ -139,6 +150,10 @@ func Effective(sp spec.Spec, b Bounds) (spec.Spec, []Value, error) {
 	e.one("image", sp.Image, "the node's own programs", func(k spec.FloorKeys) []string { return k.Images }, matchesImage)
 	if tier, from := b.Sandbox(); tier != "" {
 		e.values = append(e.values, Value{Key: "sandbox (at least)", Value: tier, From: from})
+	}
+
+	if required, from := b.RequireProtection(); required {
+		e.values = append(e.values, Value{Key: "require_protection", Value: "true", From: from})
 	}
 
 	l, d := &e.out.Limits, def.Limits

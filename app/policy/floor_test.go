@@ -299,6 +299,8 @@ func TestEachKeyOfTheFloorBinds(t *testing.T) {
 			}},
 		"Sandbox": {floor: "sandbox: gvisor", shown: Value{Key: "sandbox (at least)", Value: "gvisor"},
 			holds: func(_ spec.Spec, b Bounds) bool { tier, _ := b.Sandbox(); return tier == "gvisor" }},
+		"RequireProtection": {floor: "require_protection: true", shown: Value{Key: "require_protection", Value: "true"},
+			holds: func(_ spec.Spec, b Bounds) bool { required, _ := b.RequireProtection(); return required }},
 		"Protected": {floor: "publish: {protected: [\"infra/**\"]}", shown: Value{Key: "publish.protected", Value: "infra/**"},
 			holds: func(sp spec.Spec, b Bounds) bool {
 				return protectedBy("infra/x", PublishRules(sp.Publish).Protected) != "" && protectedBy("infra/x", b.Tighten(Rules{}).Protected) != ""
@@ -399,6 +401,22 @@ func TestRefreshAndKeepFailedAreBound(t *testing.T) {
 		}
 		if sp.EnvironmentDigest() != asked.EnvironmentDigest() {
 			t.Errorf("%+v makes another environment", c)
+		}
+	}
+}
+
+// An entry cannot loosen what is required of all.
+func TestProtectionStaysRequired(t *testing.T) {
+	for _, c := range []struct {
+		defaults, entry string
+		want            bool
+	}{
+		{"", "", false}, {"require_protection: false", "require_protection: false", false},
+		{"require_protection: true", "require_protection: false", true}, {"", "require_protection: true", true},
+	} {
+		b, _ := floorOf(t, "version: 1\ndefaults: {"+c.defaults+"}\nrepositories: [{match: \"**\", "+c.entry+"}]\n").For(1, "a/b")
+		if got, _ := b.RequireProtection(); got != c.want {
+			t.Errorf("%q and %q: %v", c.defaults, c.entry, got)
 		}
 	}
 }

@@ -58,6 +58,9 @@ type FloorKeys struct {
 	// PriorityLabels give a session that is started on an issue with that label,
 	// in lower case, its priority.
 	PriorityLabels map[string]int
+	// RequireProtection starts nothing where GitHub would let the App push or merge
+	// to the default branch.
+	RequireProtection bool
 }
 
 // Tiers of sandboxes a floor can ask for, the weaker first.
@@ -112,18 +115,19 @@ func floorSchema() field {
 	secret := field{kind: kindText, help: "the name of a secret, or a pattern like NPM_*", check: secretPattern.MatchString}
 	repositories := pattern("a pattern of owner/name like octocat/* (a * does not reach over a /, ** does)")
 	keys := map[string]field{
-		"egress":          {kind: kindList, help: "a list of hosts and ecosystems", max: 200, item: &host},
-		"limits":          limits,
-		"refresh":         refresh,
-		"models":          {kind: kindList, help: "a list of patterns of models", max: 100, item: &model},
-		"harnesses":       {kind: kindList, help: "a list of kinds of harness", item: &harness},
-		"data":            {kind: kindList, help: "a list of provenances", item: &provenance},
-		"secrets":         {kind: kindList, help: "a list of names of secrets", max: 200, item: &secret},
-		"submodules":      {kind: kindList, help: "a list of patterns of repositories", max: 200, item: &repositories},
-		"publish":         publish,
-		"images":          {kind: kindList, help: "a list of patterns of images", max: 100, item: &image},
-		"priority_labels": {kind: kindMap, help: "a map of labels to numbers", max: 50, anyKey: &urgency, anyName: true},
-		"sandbox":         {kind: kindText, help: "the least tier of sandboxes, bubblewrap or gvisor", only: Tiers()},
+		"egress":             {kind: kindList, help: "a list of hosts and ecosystems", max: 200, item: &host},
+		"limits":             limits,
+		"refresh":            refresh,
+		"models":             {kind: kindList, help: "a list of patterns of models", max: 100, item: &model},
+		"harnesses":          {kind: kindList, help: "a list of kinds of harness", item: &harness},
+		"data":               {kind: kindList, help: "a list of provenances", item: &provenance},
+		"secrets":            {kind: kindList, help: "a list of names of secrets", max: 200, item: &secret},
+		"submodules":         {kind: kindList, help: "a list of patterns of repositories", max: 200, item: &repositories},
+		"publish":            publish,
+		"images":             {kind: kindList, help: "a list of patterns of images", max: 100, item: &image},
+		"priority_labels":    {kind: kindMap, help: "a map of labels to numbers", max: 50, anyKey: &urgency, anyName: true},
+		"require_protection": {kind: kindBool, help: "true or false"},
+		"sandbox":            {kind: kindText, help: "the least tier of sandboxes, bubblewrap or gvisor", only: Tiers()},
 	}
 	repository := maps.Clone(keys)
 	repository["match"] = repositories
@@ -196,6 +200,9 @@ func buildFloorKeys(n *yaml.Node) FloorKeys {
 			number(labels.Content[i+1], &priority)
 			k.PriorityLabels[strings.ToLower(labels.Content[i].Value)] = priority
 		}
+	}
+	if required := child(n, "require_protection"); required != nil {
+		k.RequireProtection = required.Value == "true"
 	}
 	duration(child(child(n, "refresh"), "every"), &k.RefreshEvery)
 	publish := child(n, "publish")
