@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"inspect/app/diagnosis"
 	"inspect/scheduler/nomad"
 )
 
@@ -67,20 +68,20 @@ func TestNodeJob(t *testing.T) {
 
 func TestDoctorTells(t *testing.T) {
 	var out bytes.Buffer
-	err := tellFindings(&out, []nomad.Finding{
-		{Level: nomad.FindingOK, What: "reachable", Words: "it answers"}, {Level: nomad.FindingFail, What: "rights", Words: "it may not:\nnamespace\x1b[2J"},
-	})
+	err := tellFindings(&out, []diagnosis.Finding{
+		{Level: diagnosis.OK, What: "reachable", Words: "it answers"}, {Level: diagnosis.Fail, What: "rights", Words: "it may not:\nnamespace\x1b[2J"},
+	}, false)
 	if err == nil || strings.ContainsRune(out.String(), 0x1b) || !strings.HasPrefix(out.String(), "ok    reachable: it answers\nfail  rights: it may not:\n      namespace") {
 		t.Errorf("%v: %q", err, out.String())
 	}
 	out.Reset()
-	if err := tellFindings(&out, []nomad.Finding{{Level: nomad.FindingWarn, What: "token", Words: "it may do too much"}}); err != nil {
-		t.Error(err)
+	if err := tellFindings(&out, []diagnosis.Finding{{Level: diagnosis.Warn, What: "token", Words: "it may do too much", Do: "take it away"}}, true); err != nil || !strings.Contains(out.String(), `"do": "take it away"`) {
+		t.Errorf("%v: %s", err, out.String())
 	}
 	cmd := doctorCommand()
 	out.Reset()
 	cmd.SetOut(&out)
-	cmd.SetArgs([]string{"--policy", "--nomad-namespace", "agents"})
+	cmd.SetArgs([]string{"--policy-hcl", "--nomad-namespace", "agents"})
 	if err := cmd.Execute(); err != nil || out.String() != nomad.Policy("agents") {
 		t.Errorf("%v: %s", err, out.String())
 	}
