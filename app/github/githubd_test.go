@@ -9,6 +9,7 @@ import (
 
 	"inspect/envs/proc"
 	"inspect/fixtures/githubd"
+	"inspect/fixtures/githubd/githubdtest"
 )
 
 // world is the fixture GitHub with one repository of octocat's and an App in it.
@@ -22,14 +23,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	s, err := githubd.New(githubd.Options{Dir: t.TempDir(), AppID: 4711})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Start("127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
+	s := githubdtest.New(t, githubd.Options{AppID: 4711})
 	id, err := s.AddRepository("octocat", "parcel", githubd.Seed{Private: true, Files: map[string]string{
 		"README.md": "hello\n", ".inspect.yml": "version: 1\n", "go.mod": "module parcel\n", "docs/a.md": "a\n", "a#b?.txt": "odd\n",
 	}})

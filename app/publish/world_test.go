@@ -18,6 +18,7 @@ import (
 	"inspect/envs/spec"
 	"inspect/envs/wire"
 	"inspect/fixtures/githubd"
+	"inspect/fixtures/githubd/githubdtest"
 	"inspect/storage"
 	"inspect/storage/storagetest"
 )
@@ -51,13 +52,7 @@ func newWorld(t *testing.T) *world {
 	var firstMirror string
 	w.work, firstMirror, w.base = newRepo(t)
 	var err error
-	if w.server, err = githubd.New(githubd.Options{Dir: t.TempDir()}); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.server.Start("127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { w.server.Close() })
+	w.server = githubdtest.New(t, githubd.Options{})
 	if w.repo, err = w.server.AddRepository("octocat", "hello", githubd.Seed{Dir: w.work.path}); err != nil {
 		t.Fatal(err)
 	}

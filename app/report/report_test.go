@@ -18,6 +18,7 @@ import (
 	"inspect/envs/spec"
 	"inspect/envs/wire"
 	"inspect/fixtures/githubd"
+	"inspect/fixtures/githubd/githubdtest"
 	"inspect/scheduler"
 	"inspect/storage"
 	"inspect/storage/storagetest"
@@ -69,10 +70,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, clock: proc.NewFake(time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC)), kept: &kept{}}
 	var err error
-	w.server, err = githubd.New(githubd.Options{Dir: t.TempDir()})
-	w.ok(err)
-	w.ok(w.server.Start("127.0.0.1:0"))
-	t.Cleanup(func() { w.server.Close() })
+	w.server = githubdtest.New(t, githubd.Options{})
 	w.repo, err = w.server.AddRepository("octocat", "hello", githubd.Seed{Files: map[string]string{"README.md": "x\n"}})
 	w.ok(err)
 	w.install, err = w.server.Install("octocat", "hello")

@@ -7,6 +7,7 @@ import (
 
 	"inspect/app/github"
 	"inspect/fixtures/githubd"
+	"inspect/fixtures/githubd/githubdtest"
 	"inspect/storage/storagetest"
 )
 
@@ -14,17 +15,11 @@ import (
 // them, end with it, and those that other work asked for do not.
 func TestTokensOfSubmodulesEndWithTheWork(t *testing.T) {
 	ctx := context.Background()
-	gh, err := githubd.New(githubd.Options{Dir: t.TempDir(), AppID: 4711})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := gh.Start("127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = gh.Close() })
+	gh := githubdtest.New(t, githubd.Options{AppID: 4711})
 	db := storagetest.New(t)
 	ids := map[string]int64{}
 	for _, name := range []string{"hello", "lib"} {
+		var err error
 		if ids[name], err = gh.AddRepository("octocat", name, githubd.Seed{Private: true, Files: map[string]string{"a": "a\n"}}); err != nil {
 			t.Fatal(err)
 		}

@@ -44,6 +44,8 @@ type Options struct {
 
 	Out io.Writer // the story; with JSON only the last line
 	Err io.Writer // what serve logs
+
+	Observer githubd.Observer // of what passes between serve and the GitHub; nil outside of tests
 }
 
 // Result of the story, in the words of the check run and the session.
@@ -192,7 +194,8 @@ func (st *story) openGitHub(ctx context.Context) error {
 	secret := "demo-" + filepath.Base(st.dir)
 	gh, err := githubd.New(githubd.Options{
 		Dir: dir, WebhookSecret: secret,
-		Events: []string{"issues", "issue_comment", "push"}, // as in app.yml
+		Events:   []string{"issues", "issue_comment", "push"}, // as in app.yml
+		Observer: st.o.Observer,
 	})
 	if err != nil {
 		return err

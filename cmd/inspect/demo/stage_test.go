@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"inspect/fixtures/githubd"
+	"inspect/fixtures/githubd/githubdtest"
 	"inspect/fixtures/webhooks"
 )
 
@@ -101,11 +102,7 @@ func openStageWith(t *testing.T, repositories map[string]map[string]string, edit
 		out: newTeller(testWriter{t}, false), started: time.Now(), dir: dir, program: binary, jobs: map[string]bool{},
 	}}
 	edit(s.story)
-	gh, err := githubd.New(githubd.Options{Dir: mkdir(t, dir, "github"), WebhookSecret: canarySecret, Events: []string{"issues", "issue_comment"}}) // no push: drift stays
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { gh.Close() })
+	gh := githubdtest.New(t, githubd.Options{Dir: mkdir(t, dir, "github"), WebhookSecret: canarySecret, Events: []string{"issues", "issue_comment"}}) // no push: drift stays
 	s.github = gh
 	var names []string
 	for name, files := range repositories {
@@ -113,9 +110,6 @@ func openStageWith(t *testing.T, repositories map[string]map[string]string, edit
 			t.Fatal(err)
 		}
 		names = append(names, octocat+"/"+name)
-	}
-	if err := gh.Start("127.0.0.1:0"); err != nil {
-		t.Fatal(err)
 	}
 	for name, body := range map[string]string{"app.pem": string(gh.KeyPEM()), "webhook.secret": canarySecret} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(body), 0o600); err != nil {

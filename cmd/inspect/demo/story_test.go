@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"inspect/fixtures/githubd/githubdtest"
 )
 
 func cgroupOf(dir string) string {
@@ -27,7 +29,7 @@ func cgroupOf(dir string) string {
 // The demo itself, as a newcomer runs it, with --json.
 func TestDemo(t *testing.T) {
 	var out bytes.Buffer
-	res, err := Run(patienceOf(t, 8*time.Minute), Options{Binary: binary, JSON: true, Limits: limits(), Out: &out, Err: io.Discard})
+	res, err := Run(patienceOf(t, 8*time.Minute), Options{Binary: binary, JSON: true, Limits: limits(), Out: &out, Err: io.Discard, Observer: githubdtest.Watch(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
