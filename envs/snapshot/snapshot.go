@@ -1,6 +1,6 @@
 // Package snapshot is the contract of the store behind a node: prepared,
-// immutable states of environments (snapshots) and the writable copies made of
-// them (clones). Names, commits and trees come in from the node daemon; paths
+// immutable states of environments (snapshots), the writable copies made of
+// them (clones), and the root file systems of container images. Names, commits and trees come in from the node daemon; paths
 // on the host go out. What stands inside a tree is written by an enemy: an
 // implementation never follows a link out of it and never runs anything of it.
 //
@@ -46,7 +46,7 @@ var (
 	ErrName = errors.New("not a valid name")
 )
 
-// Ref is one of BaseID, SnapshotID and CloneID: what Discard takes.
+// Ref is one of BaseID, SnapshotID, CloneID and ImageID: what Discard takes.
 type Ref interface {
 	fmt.Stringer
 	// Check returns an error that wraps ErrName if the id cannot be a name.
@@ -62,6 +62,9 @@ type BaseID string
 // for a second one.
 type SnapshotID string
 
+// ImageID names an image: its sha256 digest in hexadecimal.
+type ImageID string
+
 // CloneID names a clone: one attempt of one session, and what the clone is for.
 type CloneID struct {
 	Session    string
@@ -76,9 +79,11 @@ const PurposeProof = "proof"
 func (BaseID) isRef()     {}
 func (SnapshotID) isRef() {}
 func (CloneID) isRef()    {}
+func (ImageID) isRef()    {}
 
 func (b BaseID) String() string     { return string(b) }
 func (s SnapshotID) String() string { return string(s) }
+func (i ImageID) String() string    { return string(i) }
 
 // String is the clone's name on disk and the id of its sandbox:
 // <session>-g<generation>-<purpose>.
@@ -90,6 +95,7 @@ var (
 	idPattern      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 	sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
 	purposePattern = regexp.MustCompile(`^[a-z]{1,16}$`)
+	imagePattern   = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
 // Check says whether b can be a name.
@@ -97,6 +103,14 @@ func (b BaseID) Check() error { return checkID("base", string(b)) }
 
 // Check says whether s can be a name.
 func (s SnapshotID) Check() error { return checkID("snapshot", string(s)) }
+
+// Check says whether i can be a name.
+func (i ImageID) Check() error {
+	if !imagePattern.MatchString(string(i)) {
+		return fmt.Errorf("digest of an image %q: %w", shown(string(i)), ErrName)
+	}
+	return nil
+}
 
 // Check says whether c can be a name.
 func (c CloneID) Check() error {
@@ -209,11 +223,20 @@ type Clone struct {
 	Bytes    int64 // List only: that it alone takes of the disk, its turns included; 0: not known
 }
 
+// Image is the root file system of a container image.
+type Image struct {
+	ID      ImageID
+	Path    string // of the tree on the host; to be read only
+	Created time.Time
+	Bytes   int64 // List only: that it takes of the disk; 0: not known
+}
+
 // Listing is everything in the store that carries this installation's mark.
 type Listing struct {
 	Bases     []Base
 	Snapshots []Info
 	Clones    []Clone
+	Images    []Image
 	// Foreign names what lies in the store without our mark. It is never
 	// touched; people may want to know.
 	Foreign []string
@@ -225,7 +248,7 @@ type Space struct {
 	Free  int64 // what this process may still use
 }
 
-// Store keeps bases, snapshots and clones.
+// Store keeps bases, snapshots, clones and images.
 //
 // Ownership. A store belongs to one installation (an id given when it is
 // opened) and to one process at a time. Every tree carries the installation's
@@ -233,7 +256,7 @@ type Space struct {
 // listed, returned or removed; a tree without it makes the calls that name it
 // fail with ErrForeign. The caller owns the tree at Base.Path until Snapshot and
 // the tree at Clone.Path until Discard: it may let a sandbox write there. It
-// ends every process in a tree before it calls Snapshot or Discard for it.
+// ends every process in a tree before it calls Snapshot, Seal or Discard for it.
 //
 // Atomicity. A crash at any moment leaves a thing either whole under its name
 // or not there at all. What lies half done is cleared by Sweep.
@@ -284,7 +307,16 @@ type Store interface {
 	// Clone returns a clone that was restored. ErrNotFound.
 	Clone(ctx context.Context, clone CloneID) (Clone, error)
 
-	// Discard removes a base, snapshot or clone. When it returns nil the name is
+	// Seal makes the base an image; the base is gone afterwards. Repeating it
+	// after success returns the same. ErrExists: the id is an image of another
+	// base, and this one stays as it is. After another error the base can only be
+	// discarded. ErrNotFound: no such base.
+	Seal(ctx context.Context, base BaseID, id ImageID) (Image, error)
+
+	// Image returns an image that was sealed. ErrNotFound.
+	Image(ctx context.Context, id ImageID) (Image, error)
+
+	// Discard removes a base, snapshot, clone or image. When it returns nil the name is
 	// free. Not found is success. ErrBusy: a restore runs from the snapshot, or
 	// something holds the tree; call again later. ErrForeign.
 	Discard(ctx context.Context, what Ref) error

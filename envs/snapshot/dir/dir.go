@@ -5,11 +5,12 @@
 //
 // Below the root:
 //
-//	base/ snapshot/ session/   one directory per thing: owner.json and tree/,
-//	                           and turn-<n>/ where turns of a clone are kept
-//	tmp/                       what is being made; renamed into place when whole
-//	trash/                     what is being removed
-//	store.lock                 held by the process that has the store open
+//	base/ snapshot/ session/ image/   one directory per thing: owner.json and
+//	                                  tree/, and turn-<n>/ where turns of a clone
+//	                                  are kept
+//	tmp/                              what is being made; renamed into place when whole
+//	trash/                            what is being removed
+//	store.lock                        held by the process that has the store open
 //
 // owner.json names the installation and stands beside the tree, where no
 // sandbox sees it.
@@ -68,6 +69,7 @@ const (
 	baseDir     = "base"
 	snapshotDir = "snapshot"
 	sessionDir  = "session"
+	imageDir    = "image"
 	tmpDir      = "tmp"
 	trashDir    = "trash"
 	lockFile    = "store.lock"
@@ -93,7 +95,7 @@ func Open(o Options) (*Store, error) {
 	if err := os.MkdirAll(root, 0o711); err != nil {
 		return nil, fmt.Errorf("open the dir store: %w", err)
 	}
-	for _, d := range []string{baseDir, snapshotDir, sessionDir, tmpDir, trashDir} {
+	for _, d := range []string{baseDir, snapshotDir, sessionDir, imageDir, tmpDir, trashDir} {
 		// 0711: a sandbox's uid must pass to its own mounts but need not list.
 		if err := os.Mkdir(filepath.Join(root, d), 0o711); err != nil && !errors.Is(err, os.ErrExist) {
 			return nil, fmt.Errorf("open the dir store: %w", err)
@@ -332,6 +334,8 @@ func (s *Store) Discard(ctx context.Context, what snapshot.Ref) error {
 		kind = baseDir
 	case snapshot.SnapshotID:
 		kind = snapshotDir
+	case snapshot.ImageID:
+		kind = imageDir
 	}
 	unlock, err := s.ids.Lock(ctx, kind+"/"+what.String())
 	if err != nil {
@@ -441,7 +445,7 @@ func (s *Store) sweep(ctx context.Context, kind string, e os.DirEntry) error {
 // List lists what is there.
 func (s *Store) List(ctx context.Context) (snapshot.Listing, error) {
 	var l snapshot.Listing
-	for _, kind := range []string{baseDir, snapshotDir, sessionDir} {
+	for _, kind := range []string{baseDir, snapshotDir, sessionDir, imageDir} {
 		entries, err := os.ReadDir(filepath.Join(s.root, kind))
 		if err != nil {
 			return snapshot.Listing{}, fmt.Errorf("list the store: %w", err)
@@ -459,6 +463,8 @@ func (s *Store) List(ctx context.Context) (snapshot.Listing, error) {
 				l.Bases = append(l.Bases, m.base(s))
 			case kind == snapshotDir:
 				l.Snapshots = append(l.Snapshots, m.info())
+			case kind == imageDir:
+				l.Images = append(l.Images, m.image(s))
 			default:
 				l.Clones = append(l.Clones, m.clone(s))
 			}

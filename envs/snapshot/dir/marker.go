@@ -41,6 +41,8 @@ type marker struct {
 	Purpose    string `json:"purpose,omitempty"`
 	ForkOf     string `json:"fork_of,omitempty"` // the clone it is a fork of
 	Turn       int    `json:"turn,omitempty"`    // after this turn of it
+
+	Image string `json:"image,omitempty"` // the image it is, or is about to be
 }
 
 func (m marker) madeFrom() string {
@@ -52,6 +54,10 @@ func (m marker) madeFrom() string {
 
 func (m marker) base(s *Store) snapshot.Base {
 	return snapshot.Base{ID: snapshot.BaseID(m.Base), Path: filepath.Join(s.path(baseDir, m.Base), treeDir), Created: m.Created}
+}
+
+func (m marker) image(s *Store) snapshot.Image {
+	return snapshot.Image{ID: snapshot.ImageID(m.Image), Path: filepath.Join(s.path(imageDir, m.Image), treeDir), Created: m.Created}
 }
 
 func (m marker) info() snapshot.Info {
@@ -90,7 +96,7 @@ func (s *Store) read(kind, name string) (marker, error) {
 		}
 		return marker{}, foreign
 	}
-	its := map[string]string{baseDir: m.Base, snapshotDir: m.Snapshot, sessionDir: m.Clone}[kind]
+	its := map[string]string{baseDir: m.Base, snapshotDir: m.Snapshot, sessionDir: m.Clone, imageDir: m.Image}[kind]
 	if its != name {
 		return marker{}, foreign
 	}

@@ -46,6 +46,7 @@ func Run(t *testing.T, open Open) {
 		"room":                        room,
 		"depended on":                 depended,
 		"held by a process":           held,
+		"images":                      images,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open) })
 	}
@@ -122,7 +123,7 @@ func life(t *testing.T, open Open) {
 	}
 	l, err = s.List(ctx)
 	must(t, err)
-	if len(l.Bases)+len(l.Snapshots)+len(l.Clones)+len(l.Foreign) != 0 {
+	if len(l.Bases)+len(l.Snapshots)+len(l.Clones)+len(l.Images)+len(l.Foreign) != 0 {
 		t.Errorf("left: %+v", l)
 	}
 	must(t, s.Sweep(ctx))
@@ -293,7 +294,7 @@ func notFound(t *testing.T, open Open) {
 	}
 	l, err := s.List(ctx)
 	must(t, err)
-	if len(l.Bases)+len(l.Snapshots)+len(l.Clones)+len(l.Foreign) != 0 {
+	if len(l.Bases)+len(l.Snapshots)+len(l.Clones)+len(l.Images)+len(l.Foreign) != 0 {
 		t.Errorf("failed calls left %+v", l)
 	}
 }

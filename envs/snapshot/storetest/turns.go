@@ -110,7 +110,7 @@ func nothingLeft(t *testing.T, s snapshot.Store, refs ...snapshot.Ref) {
 	must(t, s.Sweep(t.Context()))
 	l, err := s.List(t.Context())
 	must(t, err)
-	if len(l.Bases)+len(l.Snapshots)+len(l.Clones)+len(l.Foreign) != 0 {
+	if len(l.Bases)+len(l.Snapshots)+len(l.Clones)+len(l.Images)+len(l.Foreign) != 0 {
 		t.Errorf("left: %+v", l)
 	}
 }

@@ -227,7 +227,7 @@ func (s *Store) clearPaths(f found) {
 	for _, name := range f.tombstones {
 		known[filepath.Base(filepath.Dir(name))+"/"+idOf(name)] = name
 	}
-	for _, kind := range []string{kindBase, kindSession} {
+	for _, kind := range mounted {
 		entries, _ := os.ReadDir(filepath.Join(s.mounts, kind))
 		for _, e := range entries {
 			key := kind + "/" + e.Name()

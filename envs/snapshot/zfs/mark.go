@@ -56,6 +56,8 @@ type about struct {
 	Room       int64  `json:"room,omitempty"`
 	ForkOf     string `json:"fork_of,omitempty"` // the clone it is a fork of
 	Turn       int    `json:"turn,omitempty"`    // after this turn of it; of a kept turn: which
+
+	Image string `json:"image,omitempty"` // the image it is, or is about to be
 }
 
 // marks are the arguments that give a new thing its marks, in the same step in
@@ -121,15 +123,19 @@ func referenced(row map[string]value) (int64, error) {
 	return n, nil
 }
 
-// The three kinds of things, and what they are called below the root.
+// The kinds of things, and what they are called below the root.
 const (
 	kindBase     = "base"
 	kindSnapshot = "snapshot"
 	kindSession  = "session"
+	kindImage    = "image"
 	reserve      = "reserve"
 )
 
-var kinds = []string{kindBase, kindSnapshot, kindSession}
+var kinds = []string{kindBase, kindSnapshot, kindSession, kindImage}
+
+// mounted are the kinds of what is mounted.
+var mounted = []string{kindBase, kindSession, kindImage}
 
 // published is the one state of a snapshot's dataset that clones are made of.
 const published = "@published"
@@ -145,7 +151,7 @@ func idOf(name string) string {
 
 // is says whether the marks of a thing fit the place where it stands.
 func (a about) is(kind, id string) bool {
-	return map[string]string{kindBase: a.Base, kindSnapshot: a.Snapshot, kindSession: a.Clone}[kind] == id
+	return map[string]string{kindBase: a.Base, kindSnapshot: a.Snapshot, kindSession: a.Clone, kindImage: a.Image}[kind] == id
 }
 
 // found is everything below the root, told apart.
@@ -195,6 +201,10 @@ func tellApart(all rows, root, owner, mounts string) (found, error) {
 			c := a.clone(mounts)
 			c.Bytes, _ = strconv.ParseInt(row["used"].text, 10, 64) // for people; without it nothing else is wrong
 			f.listing.Clones = append(f.listing.Clones, c)
+		case kindImage:
+			i := a.image(mounts)
+			i.Bytes, _ = strconv.ParseInt(row["used"].text, 10, 64)
+			f.listing.Images = append(f.listing.Images, i)
 		default:
 			info, err := a.info(of)
 			if err != nil {
@@ -207,12 +217,17 @@ func tellApart(all rows, root, owner, mounts string) (found, error) {
 	slices.Sort(f.listing.Foreign)
 	slices.SortFunc(f.listing.Bases, func(a, b snapshot.Base) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	slices.SortFunc(f.listing.Snapshots, func(a, b snapshot.Info) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	slices.SortFunc(f.listing.Images, func(a, b snapshot.Image) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	slices.SortFunc(f.listing.Clones, func(a, b snapshot.Clone) int { return strings.Compare(a.ID.String(), b.ID.String()) })
 	return f, nil
 }
 
 func (a about) base(mounts string) snapshot.Base {
 	return snapshot.Base{ID: snapshot.BaseID(a.Base), Path: filepath.Join(mounts, kindBase, a.Base), Created: a.Created}
+}
+
+func (a about) image(mounts string) snapshot.Image {
+	return snapshot.Image{ID: snapshot.ImageID(a.Image), Path: filepath.Join(mounts, kindImage, a.Image), Created: a.Created}
 }
 
 func (a about) clone(mounts string) snapshot.Clone {

@@ -42,8 +42,9 @@ func stale(path string) bool {
 	return errors.Is(unix.Statfs(path, &st), unix.ENOTCONN)
 }
 
-// mount makes sure that the dataset is mounted at path, and nothing else.
-func (s *Store) mount(ctx context.Context, name, path string) error {
+// mount makes sure that the dataset is mounted at path, with these flags, and
+// nothing else is.
+func (s *Store) mount(ctx context.Context, name, path string, flags uintptr) error {
 	if stale(path) {
 		if err := detach(path); err != nil {
 			return err
@@ -55,7 +56,7 @@ func (s *Store) mount(ctx context.Context, name, path string) error {
 	}
 	if top := topmost(at, path); top != nil {
 		if isZFS(top) && top.Source == name {
-			return s.harden(top)
+			return s.harden(top, flags)
 		}
 		return fmt.Errorf("mount %s: %s is mounted at %s: %w", name, top.Source, path, snapshot.ErrBusy)
 	}
@@ -63,7 +64,7 @@ func (s *Store) mount(ctx context.Context, name, path string) error {
 		return err
 	}
 	if s.kernel {
-		err = unix.Mount(name, path, "zfs", mountFlags, "")
+		err = unix.Mount(name, path, "zfs", flags, "")
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			err = snapshot.ErrNotFound
@@ -83,7 +84,7 @@ func (s *Store) mount(ctx context.Context, name, path string) error {
 	if top == nil || !isZFS(top) || top.Source != name {
 		return fmt.Errorf("%s is not mounted at %s, although no mount failed: look at `zfs get mountpoint,mounted %s`", name, path, name)
 	}
-	return s.harden(top)
+	return s.harden(top, flags)
 }
 
 // makePath makes the directory to mount at. Nobody but root can write in it
@@ -108,13 +109,13 @@ func (s *Store) mounting(ctx context.Context, argv ...string) error {
 }
 
 // harden gives a mount of zfs-fuse the flags that it has no way to ask for.
-func (s *Store) harden(m *mountinfo.Info) error {
+func (s *Store) harden(m *mountinfo.Info, flags uintptr) error {
 	options := strings.Split(m.Options, ",")
-	if slices.Contains(options, "nosuid") && slices.Contains(options, "nodev") {
+	if slices.Contains(options, "nosuid") && slices.Contains(options, "nodev") && (flags&unix.MS_RDONLY == 0 || slices.Contains(options, "ro")) {
 		return nil
 	}
-	if err := unix.Mount("", m.Mountpoint, "", unix.MS_REMOUNT|unix.MS_BIND|mountFlags, ""); err != nil {
-		return fmt.Errorf("mount %s with nosuid and nodev: %w", m.Mountpoint, err)
+	if err := unix.Mount("", m.Mountpoint, "", unix.MS_REMOUNT|unix.MS_BIND|flags, ""); err != nil {
+		return fmt.Errorf("mount %s with flags %#x: %w", m.Mountpoint, flags, err)
 	}
 	return nil
 }

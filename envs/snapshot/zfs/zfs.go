@@ -8,6 +8,7 @@
 //	base/<id>                 what is being prepared
 //	snapshot/<id>@published   what clones are made of; never mounted
 //	session/<clone id>        clones; @turn-<n> in it are the turns that were kept
+//	image/<digest>            root file systems of container images, read-only
 //	reserve                   holds back a little space, so that a full pool can be cleared
 //
 // Whose a dataset is and what it is stands in local user properties of its own
@@ -115,7 +116,7 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	for _, d := range []string{"", kindBase, kindSession} {
+	for _, d := range append([]string{""}, mounted...) {
 		// 0711: a sandbox's uid must pass to its own mounts but need not list.
 		if err := os.MkdirAll(filepath.Join(mounts, d), 0o711); err != nil {
 			return nil, err
@@ -310,12 +311,12 @@ func (s *Store) Snapshot(ctx context.Context, baseID snapshot.BaseID, id snapsho
 // publish makes the base a snapshot. The rename at its end is what publishes:
 // before it the base is a base.
 func (s *Store) publish(ctx context.Context, v view, base, to thing, a about) (_ snapshot.Info, err error) {
-	if err := s.mount(ctx, base.name, base.path); err != nil {
+	if err := s.mount(ctx, base.name, base.path, mountFlags); err != nil {
 		return snapshot.Info{}, err
 	}
 	defer func() {
 		if err != nil { // it is still the caller's
-			if merr := s.mount(context.WithoutCancel(ctx), base.name, base.path); merr != nil {
+			if merr := s.mount(context.WithoutCancel(ctx), base.name, base.path, mountFlags); merr != nil {
 				s.log.Warn("a base is not mounted any more", "base", base.name, "error", merr)
 			}
 		}
@@ -337,12 +338,7 @@ func (s *Store) publish(ctx context.Context, v view, base, to thing, a about) (_
 			return snapshot.Info{}, err
 		}
 	}
-	if err := s.patiently(ctx, func() error {
-		if err := s.unmount(base.name, base.path); err != nil {
-			return err
-		}
-		return s.end(ctx, base.name)
-	}); err != nil {
+	if err := s.unmountBase(ctx, base); err != nil {
 		return snapshot.Info{}, err
 	}
 	if _, err := s.run(ctx, append(append([]string{"snapshot"}, argv...), base.name+published)...); err != nil {
@@ -356,17 +352,32 @@ func (s *Store) publish(ctx context.Context, v view, base, to thing, a about) (_
 	if err != nil {
 		return snapshot.Info{}, err
 	}
-	name := v.free(to)
-	if err := s.patiently(ctx, func() error {
+	return info, s.moveBase(ctx, base, to, v.free(to))
+}
+
+func (s *Store) unmountBase(ctx context.Context, base thing) error {
+	return s.patiently(ctx, func() error {
+		if err := s.unmount(base.name, base.path); err != nil {
+			return err
+		}
+		return s.end(ctx, base.name)
+	})
+}
+
+// moveBase makes a base that is not mounted another thing, whose dataset has
+// that name.
+func (s *Store) moveBase(ctx context.Context, base, to thing, name string) error {
+	err := s.patiently(ctx, func() error {
 		_, err := s.run(ctx, "rename", base.name, name)
 		return err
-	}); err != nil {
-		return snapshot.Info{}, err
+	})
+	if err != nil {
+		return err
 	}
 	_ = os.Remove(base.path)
 	s.standsAt(base, "")
 	s.standsAt(to, name)
-	return info, nil
+	return nil
 }
 
 // Restore makes a clone.
@@ -416,7 +427,7 @@ func (s *Store) again(ctx context.Context, v view, t thing, check func(about) er
 	if err := check(a); err != nil {
 		return snapshot.Clone{}, err
 	}
-	if err := s.mount(ctx, t.name, t.path); err != nil {
+	if err := s.mount(ctx, t.name, t.path, mountFlags); err != nil {
 		return snapshot.Clone{}, err
 	}
 	c := a.clone(s.mounts)
@@ -584,7 +595,7 @@ func (s *Store) make(ctx context.Context, v view, t thing, a about, source strin
 	if err := s.mounting(ctx, argv...); err != nil {
 		return err
 	}
-	if err = s.mount(ctx, name, t.path); err == nil {
+	if err = s.mount(ctx, name, t.path, mountFlags); err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -653,6 +664,8 @@ func (s *Store) Discard(ctx context.Context, what snapshot.Ref) error {
 		kind = kindBase
 	case snapshot.SnapshotID:
 		kind = kindSnapshot
+	case snapshot.ImageID:
+		kind = kindImage
 	}
 	unlock, err := s.ids.Lock(ctx, kind+"/"+what.String())
 	if err != nil {
