@@ -1,41 +1,31 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"inspect/envs/image"
-	"inspect/envs/sandbox"
-	"inspect/envs/wire"
+	"inspect/envs/node/dial"
 )
 
-// imageGroup is below an installation's control group, for imports.
-const imageGroup = "/images"
-
-// imageConfig is the configuration of `inspect env image`.
-type imageConfig struct {
-	data, limits string
-	sandboxUID   int
-}
-
 func imageCommand() *cobra.Command {
-	var c imageConfig
+	var data string
+	socket := func() string { return filepath.Join(data, "node", "node.sock") }
 	cmd := &cobra.Command{Use: "image", Short: "Container images of this node, as root file systems of sandboxes"}
-	f := cmd.PersistentFlags()
-	f.StringVar(&c.data, "data", "/var/lib/inspect", "directory of everything Inspect keeps")
-	f.StringVar(&c.limits, "limits", "enforce", "enforce, or best-effort where cgroups cannot be had")
-	f.IntVar(&c.sandboxUID, "sandbox-uid", sandboxUID, "account id of sandboxes when started as root")
+	cmd.PersistentFlags().StringVar(&data, "data", "/var/lib/inspect", "directory of everything Inspect keeps")
 	cmd.AddCommand(withEnvironment(&cobra.Command{
 		Use:   "import ARCHIVE",
-		Short: "Unpack an image for this node: an OCI layout in a tar, or what docker save writes (standard input with -)",
-		Args:  cobra.ExactArgs(1),
+		Short: "Bring an image to this node: an OCI layout in a tar, or what docker save writes (standard input with -)",
+		Long: `Bring an image to this node: an OCI layout in a tar, or what docker save writes
+(standard input with -). The node daemon unpacks it, so it must run, and this is
+for root or the account that serves. What is there already is not unpacked again.
+An image that no snapshot and no clone on the node needs, and that was neither
+used nor brought for 30 days, is removed.`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var from io.Reader = os.Stdin
 			if args[0] != "-" {
@@ -46,16 +36,11 @@ func imageCommand() *cobra.Command {
 				defer f.Close()
 				from = f
 			}
-			store, done, err := c.store()
-			if err != nil {
-				return err
-			}
-			defer done()
-			im, err := store.Import(cmd.Context(), from, "")
+			im, err := dial.ImportImage(cmd.Context(), socket(), from)
 			if err != nil {
 				return fmt.Errorf("import %s: %w", args[0], err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "Unpacked %d layers, %d files, %d MiB", im.Layers, im.Files, im.Bytes>>20)
+			fmt.Fprintf(cmd.OutOrStdout(), "The node has it: %d layers, %d files, %d MiB", im.Layers, im.Files, im.Bytes>>20)
 			if im.Skipped > 0 {
 				fmt.Fprintf(cmd.OutOrStdout(), "; %d devices and pipes were left out", im.Skipped)
 			}
@@ -67,7 +52,7 @@ func imageCommand() *cobra.Command {
 		Short: "List the images of this node",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, err := image.New(image.Options{Dir: c.dir()}).List()
+			all, err := dial.Images(cmd.Context(), socket())
 			if err != nil {
 				return err
 			}
@@ -79,50 +64,4 @@ func imageCommand() *cobra.Command {
 		},
 	}))
 	return cmd
-}
-
-// dir is where the node daemon of `inspect serve` looks for images.
-func (c imageConfig) dir() string { return filepath.Join(c.data, "node", "images") }
-
-// store is the node's images, with sandboxes to unpack them in.
-func (c imageConfig) store() (*image.Store, func(), error) {
-	if c.limits != "enforce" && c.limits != "best-effort" {
-		return nil, nil, usagef("--limits: expected enforce or best-effort")
-	}
-	data, err := filepath.Abs(c.data)
-	if err != nil {
-		return nil, nil, err
-	}
-	c.data = data
-	if os.Geteuid() != 0 { // an ordinary user has one account for everything
-		c.sandboxUID = os.Getuid()
-	}
-	binary, err := os.Executable()
-	if err != nil {
-		return nil, nil, err
-	}
-	// All that a running serve has here stays as it is.
-	if err := os.MkdirAll(filepath.Dir(c.dir()), 0o711); err != nil {
-		return nil, nil, err
-	}
-	if err := passableBy(c.dir(), c.sandboxUID); err != nil {
-		return nil, nil, err
-	}
-	l, err := sandbox.New(sandbox.Options{
-		Binary: initProgram(binary, slog.New(slog.DiscardHandler)), RunDir: filepath.Join(c.dir(), "run"), CgroupRoot: cgroupRoot(data) + imageGroup,
-		UID: c.sandboxUID, GID: c.sandboxUID, BestEffort: c.limits == "best-effort",
-	})
-	if err != nil {
-		return nil, nil, setupError{err}
-	}
-	return image.New(image.Options{
-		Dir: c.dir(), UID: c.sandboxUID, GID: c.sandboxUID,
-		Start: func(ctx context.Context, s sandbox.Spec) (func() wire.SandboxEnd, error) {
-			b, err := l.Start(ctx, s)
-			if err != nil {
-				return nil, err
-			}
-			return b.Wait, nil
-		},
-	}), func() { _ = l.Close() }, nil
 }

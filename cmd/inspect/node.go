@@ -357,7 +357,7 @@ func ownerOf(data string) string { return strings.TrimPrefix(cgroupRoot(data), "
 // closeToOthers lets only the sandboxes' group pass through the directories
 // that hold repositories: other accounts of this machine see nothing of them.
 func closeToOthers(root string, gid int) error {
-	for _, name := range []string{"mirrors", "base", "snapshot", "session", "images", "tmp", "trash"} {
+	for _, name := range []string{"mirrors", "base", "snapshot", "session", "image", "tmp", "trash"} {
 		path := filepath.Join(root, name)
 		if err := passableBy(path, gid); err != nil {
 			return err

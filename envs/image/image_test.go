@@ -9,17 +9,21 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"inspect/envs/sandbox"
 	"inspect/envs/sandbox/inside"
+	"inspect/envs/snapshot"
+	dirstore "inspect/envs/snapshot/dir"
 	"inspect/envs/wire"
 )
 
@@ -54,7 +58,10 @@ func newStore(t *testing.T) *Store {
 	})
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Close()) })
-	o := Options{Dir: filepath.Join(dir, "images"), Start: func(ctx context.Context, s sandbox.Spec) (func() wire.SandboxEnd, error) {
+	store, err := dirstore.Open(dirstore.Options{Root: filepath.Join(dir, "store"), Owner: "octocat"})
+	must(t, err)
+	t.Cleanup(func() { must(t, store.Close()) })
+	o := Options{Store: store, Start: func(ctx context.Context, s sandbox.Spec) (func() wire.SandboxEnd, error) {
 		b, err := l.Start(ctx, s)
 		if err != nil {
 			return nil, err
@@ -67,14 +74,20 @@ func newStore(t *testing.T) *Store {
 	return New(o)
 }
 
-func (s *Store) files(t *testing.T) (names []string) {
+var imports atomic.Int64
+
+func (s *Store) importIt(ctx context.Context, archive io.Reader) (Image, error) {
+	base := fmt.Sprintf("image-%d", imports.Add(1))
+	return s.Import(ctx, Job{Base: snapshot.BaseID(base), Sandbox: base, Room: 1 << 30}, archive)
+}
+
+// left is what is in the store.
+func (s *Store) left(t *testing.T) (images, others int) {
 	t.Helper()
-	entries, err := os.ReadDir(s.o.Dir)
+	must(t, s.o.Store.Sweep(t.Context()))
+	l, err := s.o.Store.List(t.Context())
 	must(t, err)
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names
+	return len(l.Images), len(l.Bases) + len(l.Snapshots) + len(l.Clones) + len(l.Foreign)
 }
 
 // saved is an image of one layer as docker save wrote it, and its digest.
@@ -120,22 +133,23 @@ func TestImport(t *testing.T) {
 		&tar.Header{Name: "dev/mem", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 1},
 		&tar.Header{Name: "link", Typeflag: tar.TypeSymlink, Linkname: "/proc/1/environ"},
 	)
-	if _, err := s.Find(digest); !errors.Is(err, ErrMissing) {
+	ctx := t.Context()
+	if _, err := s.Find(ctx, digest); !errors.Is(err, ErrMissing) {
 		t.Fatal(err)
 	}
-	if l, err := s.List(); err != nil || len(l) != 0 {
+	if l, err := s.List(ctx); err != nil || len(l) != 0 {
 		t.Fatal(l, err)
 	}
-	im, err := s.Import(context.Background(), bytes.NewReader(archive), digest)
+	im, err := s.importIt(ctx, bytes.NewReader(archive))
 	must(t, err)
 	if im.Digest != digest || im.Skipped != 1 || len(im.Env) != 1 || im.Layers != 1 {
 		t.Errorf("%+v", im)
 	}
-	found, err := s.Find(digest)
+	found, err := s.Find(ctx, digest)
 	if err != nil || found.Root != im.Root {
 		t.Errorf("%+v %v", found, err)
 	}
-	if l, err := s.List(); err != nil || len(l) != 1 || l[0].Digest != digest {
+	if l, err := s.List(ctx); err != nil || len(l) != 1 || l[0].Digest != digest {
 		t.Errorf("%+v %v", l, err)
 	}
 	owner := os.Geteuid()
@@ -155,81 +169,97 @@ func TestImport(t *testing.T) {
 		t.Errorf("the sandboxes' account owns the image's directory: %v", err)
 	}
 
-	// Again, at the same time: one image, nothing beside it.
-	var all sync.WaitGroup
-	for range 4 {
+	// Again: nothing beside it, and nothing is unpacked.
+	must(t, os.WriteFile(filepath.Join(im.Root, "witness"), nil, 0o600))
+	if again, err := s.importIt(ctx, bytes.NewReader(archive)); err != nil || again.Root != im.Root {
+		t.Errorf("%+v %v", again, err)
+	}
+	if _, err := os.Stat(filepath.Join(im.Root, "witness")); err != nil {
+		t.Error("the image was unpacked again")
+	}
+	if images, others := s.left(t); images != 1 || others != 0 {
+		t.Errorf("left are %d images and %d others", images, others)
+	}
+}
+
+// Imports of one image at the same time unpack it once.
+func TestImportsAtOnce(t *testing.T) {
+	s := newStore(t)
+	counted := &countedStore{Store: s.o.Store}
+	s.o.Store = counted
+	one, _ := saved(t)
+	other, _ := saved(t, &tar.Header{Name: "other", Typeflag: tar.TypeReg, Mode: 0o644})
+	archives := [][]byte{one, one, one, other, other}
+	// The end of each comes when all have begun to be received.
+	var begun, all sync.WaitGroup
+	begun.Add(len(archives))
+	roots := make([]string, len(archives))
+	for i, archive := range archives {
 		all.Go(func() {
-			if again, err := s.Import(context.Background(), bytes.NewReader(archive), ""); err != nil || again.Root != im.Root {
-				t.Errorf("%+v %v", again, err)
+			im, err := s.importIt(t.Context(), io.MultiReader(bytes.NewReader(archive), reader(func() { begun.Done(); begun.Wait() })))
+			if err != nil {
+				t.Error(err)
 			}
+			roots[i] = im.Root
 		})
 	}
 	all.Wait()
-	if got := s.files(t); len(got) != 1 {
-		t.Errorf("left are %v", got)
+	if n := counted.seals.Load(); n != 2 || roots[0] != roots[1] || roots[0] != roots[2] || roots[3] != roots[4] || roots[0] == roots[3] {
+		t.Errorf("%d times two images were unpacked, to %q", n, roots)
 	}
+	if images, others := s.left(t); images != 2 || others != 0 {
+		t.Errorf("left are %d images and %d others", images, others)
+	}
+}
+
+type countedStore struct {
+	snapshot.Store
+	seals atomic.Int64
+}
+
+func (s *countedStore) Seal(ctx context.Context, base snapshot.BaseID, id snapshot.ImageID) (snapshot.Image, error) {
+	s.seals.Add(1)
+	return s.Store.Seal(ctx, base, id)
 }
 
 func TestImportRefuses(t *testing.T) {
 	s := newStore(t)
-	good, _ := saved(t)
 	evil, _ := saved(t, &tar.Header{Name: "../../x", Typeflag: tar.TypeReg, Mode: 0o644})
+	half, _ := saved(t)
 	for name, test := range map[string]struct {
 		archive []byte
-		want    string
 		words   string
 	}{
-		"no archive":    {[]byte("\x1b[2Jhello"), "", "no tar"},
-		"another image": {good, "sha256:" + strings.Repeat("0", 64), "not sha256:0000"},
-		"a way out":     {evil, "", "leads out of the image"},
+		"no archive": {[]byte("\x1b[2Jhello"), "no tar"},
+		"a way out":  {evil, "leads out of the image"},
+		"half of it": {half[:len(half)/2], "damaged"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			im, err := s.Import(context.Background(), bytes.NewReader(test.archive), test.want)
+			im, err := s.importIt(t.Context(), bytes.NewReader(test.archive))
 			if err == nil || !strings.Contains(err.Error(), test.words) || strings.ContainsAny(err.Error(), "\x1b\x00") {
 				t.Errorf("%+v %v", im, err)
 			}
 		})
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	stuck := reader(func() { cancel() })
-	if _, err := s.Import(ctx, stuck, ""); !errors.Is(err, context.Canceled) {
+	// What is interrupted while it is received leaves nothing.
+	ctx, cancel := context.WithCancel(t.Context())
+	if _, err := s.importIt(ctx, reader(func() { cancel(); <-make(chan struct{}) })); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	if got := s.files(t); len(got) != 0 {
-		t.Errorf("left are %v", got)
+	if images, others := s.left(t); images+others != 0 {
+		t.Errorf("left are %d images and %d others", images, others)
 	}
 	for _, bad := range []string{"", "sha256:", "sha256:../../etc", "sha512:" + strings.Repeat("0", 128), strings.Repeat("0", 64)} {
-		if _, err := s.Find(bad); err == nil || errors.Is(err, ErrMissing) {
+		if _, err := s.Find(t.Context(), bad); err == nil || errors.Is(err, ErrMissing) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
 }
 
-// What an import that was killed has left is gone with the next.
-func TestKilledImport(t *testing.T) {
-	s := newStore(t)
-	dir, lock, err := s.temp()
-	must(t, err)
-	must(t, os.MkdirAll(filepath.Join(dir, "root", "deep"), 0o755))
-	archive, _ := saved(t)
-	_, err = s.Import(context.Background(), bytes.NewReader(archive), "")
-	must(t, err)
-	if _, err := os.Stat(dir); err != nil {
-		t.Errorf("an import that goes on lost its directory: %v", err)
-	}
-	must(t, lock.Close()) // as its end does
-	_, err = s.Import(context.Background(), bytes.NewReader(archive), "")
-	must(t, err)
-	if got := s.files(t); len(got) != 1 {
-		t.Errorf("left are %v", got)
-	}
-}
-
-// reader calls then at its first read and gives nothing.
+// reader calls then at its first read and is at its end.
 type reader func()
 
 func (r reader) Read(p []byte) (int, error) {
 	r()
-	<-make(chan struct{})
-	return 0, nil
+	return 0, io.EOF
 }

@@ -48,7 +48,7 @@ func (n *Node) startBeside(ctx context.Context, id, name, tree string, repositor
 	}
 	spec, err := n.sandboxSpec(own, tree, repository, limits, control)
 	if err == nil {
-		err = n.withImage(&spec, img)
+		err = n.withImage(ctx, &spec, img)
 	}
 	if err != nil {
 		control.Close()

@@ -184,7 +184,7 @@ func (n *Node) start(ctx context.Context, id, tree string, repository int64, img
 	}
 	spec, err := n.sandboxSpec(id, tree, repository, limits, control)
 	if err == nil {
-		err = n.withImage(&spec, img)
+		err = n.withImage(ctx, &spec, img)
 	}
 	if err != nil {
 		control.Close()

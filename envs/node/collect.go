@@ -102,6 +102,9 @@ func (n *Node) collect(ctx context.Context) error {
 			return err
 		}))
 	}
+	if err := n.collectImages(ctx, l); err != nil {
+		errs = append(errs, err)
+	}
 	for _, id := range sandboxes {
 		clone, base, mine := ours(id)
 		switch {

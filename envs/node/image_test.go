@@ -12,15 +12,16 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
-	"inspect/envs/image"
 	"inspect/envs/node/dial"
 	"inspect/envs/proc"
-	"inspect/envs/sandbox"
 	"inspect/envs/sandbox/stream"
+	"inspect/envs/snapshot"
 	"inspect/envs/wire"
 )
 
@@ -86,20 +87,22 @@ func savedImage(t *testing.T, programs ...string) (archive []byte, ref string) {
 	return pack(map[string][]byte{"c.json": config, "l.tar": layer, "manifest.json": []byte(`[{"Config":"c.json","Layers":["l.tar"]}]`)}), "dev@sha256:" + sum(config)
 }
 
+// awaited waits until the daemon serves.
+func (w *world) awaited() {
+	w.t.Helper()
+	until(w.t, "the daemon serves", func() bool {
+		_, err := dial.Images(w.t.Context(), w.socket)
+		return err == nil
+	})
+}
+
 // importImage does what `inspect env image import` does.
 func (w *world) importImage(archive []byte) {
 	w.t.Helper()
-	must(w.t, os.MkdirAll(w.root, 0o711))
-	o, done, err := realOptions(w.daemonOptions(), testLog(w.t))
-	must(w.t, err)
-	defer done()
-	_, err = image.New(image.Options{Dir: filepath.Join(w.root, "images"), UID: o.SandboxUID, GID: o.SandboxGID, Start: func(ctx context.Context, s sandbox.Spec) (func() wire.SandboxEnd, error) {
-		b, err := o.Launcher.Start(ctx, s)
-		if err != nil {
-			return nil, err
-		}
-		return b.Wait, nil
-	}}).Import(context.Background(), bytes.NewReader(archive), "")
+	w.awaited()
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	_, err := dial.ImportImage(ctx, w.socket, bytes.NewReader(archive))
 	must(w.t, err)
 }
 
@@ -108,8 +111,8 @@ func (w *world) importImage(archive []byte) {
 func TestImageOfARepository(t *testing.T) {
 	w := newWorld(t)
 	archive, ref := savedImage(t, "sh", "git", "git-upload-pack", "find", "cat", "mkdir", "rm")
-	w.importImage(archive)
 	w.start()
+	w.importImage(archive)
 	work := w.refreshWork(1, "snap-1", `test -e /etc/image && test "$OF_IMAGE" = yes && test "$HOME" = /home/agent && test -z "$GIT_DIR$LD_PRELOAD" && ! test -e /usr/bin/perl && mkdir built && cat /etc/image >built/it`)
 	work.Refresh.Image = ref
 	w.plane.give(work)
@@ -138,14 +141,135 @@ func TestImageOfARepository(t *testing.T) {
 		must(t, c.Close())
 		<-ends
 	}
+	// Again it is the same, and the only one.
+	w.importImage(archive)
+	all, err := dial.Images(ctx, w.socket)
+	must(t, err)
+	if _, digest, _ := strings.Cut(ref, "@"); len(all) != 1 || all[0].Digest != digest || len(w.listed("image")) != 1 || len(w.listed("base")) != 0 {
+		t.Errorf("the node has the images %+v, the store %q and %q", all, w.listed("image"), w.listed("base"))
+	}
+}
+
+// An archive that will not do, one that ends before its end, and one whose sender
+// goes away leave nothing, and say why.
+func TestImportThatWillNotDo(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.awaited()
+	archive, _ := savedImage(t, "cat")
+	for words, body := range map[string]io.Reader{
+		"no tar":  strings.NewReader("hello"),
+		"damaged": bytes.NewReader(archive[:len(archive)/2]),
+	} {
+		if im, err := dial.ImportImage(t.Context(), w.socket, body); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %+v, %v", words, im, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := readerFunc(func([]byte) (int, error) {
+		cancel()
+		return 0, io.ErrUnexpectedEOF
+	})
+	if im, err := dial.ImportImage(ctx, w.socket, io.MultiReader(bytes.NewReader(archive), gone)); err == nil {
+		t.Errorf("whose sender went away: %+v", im)
+	}
+	until(t, "nothing is left", func() bool { return len(w.listed("base"))+len(w.listed("image")) == 0 })
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
+
+// A daemon that is killed during an import leaves no image, and what it leaves is
+// collected.
+func TestKilledDuringAnImport(t *testing.T) {
+	w := newWorld(t)
+	daemon := w.serve()
+	archive, ref := savedImage(t, "cat")
+	reached, killed, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		// It gets everything but the end.
+		_, err := dial.ImportImage(t.Context(), w.socket, io.MultiReader(bytes.NewReader(archive), readerFunc(func([]byte) (int, error) {
+			close(reached)
+			<-killed
+			return 0, io.EOF
+		})))
+		ended <- err
+	}()
+	<-reached
+	kill(t, daemon, syscall.SIGKILL)
+	close(killed)
+	if err := <-ended; err == nil {
+		t.Error("an import by a daemon that was killed succeeded")
+	}
+	if len(w.listed("base")) != 1 || len(w.listed("image")) != 0 {
+		t.Fatalf("left are %q and %q", w.listed("base"), w.listed("image"))
+	}
+	w.serve(func(d *daemonOptions) { d.CollectEvery = 10 * time.Millisecond })
+	until(t, "what is left is collected", func() bool { return len(w.listed("base")) == 0 })
+	w.importImage(archive)
+	if _, digest, _ := strings.Cut(ref, "@sha256:"); !slices.Equal(w.listed("image"), []string{digest}) {
+		t.Errorf("images: %q", w.listed("image"))
+	}
+}
+
+// An image goes when neither a snapshot nor a clone needs it, and nobody has used
+// it for long.
+func TestImagesAreCollected(t *testing.T) {
+	w, f, clock := collecting(t)
+	w.plane.set(func(p *plane) { p.refs = wire.Refs{Snapshots: []string{"with"}} })
+	image := func(digit string) snapshot.ImageID { return snapshot.ImageID(strings.Repeat(digit, 64)) }
+	for _, digit := range []string{"1", "2", "3"} {
+		_, err := f.store.Prepare(t.Context(), snapshot.BaseID("image-"+digit), "")
+		must(t, err)
+		_, err = f.store.Seal(t.Context(), snapshot.BaseID("image-"+digit), image(digit))
+		must(t, err)
+	}
+	_, err := f.store.Prepare(t.Context(), "with", "")
+	must(t, err)
+	_, err = f.store.Snapshot(t.Context(), "with", "with", snapshot.Meta{Environment: "env-1", Image: image("1")})
+	must(t, err)
+	images := func() (all []string) {
+		l, err := f.store.List(t.Context())
+		must(t, err)
+		for _, i := range l.Images {
+			all = append(all, string(i.ID)[:1])
+		}
+		return all
+	}
+	clock.Advance(29 * 24 * time.Hour)
+	w.roundsWithin(clock)
+	if got := images(); len(got) != 3 {
+		t.Fatalf("images %q", got)
+	}
+	// Brought again, which is a use.
+	must(t, os.WriteFile(filepath.Join(w.root, "images-used", string(image("2"))), nil, 0o600))
+	must(t, os.Chtimes(filepath.Join(w.root, "images-used", string(image("2"))), clock.Now(), clock.Now()))
+	clock.Advance(2 * 24 * time.Hour)
+	w.roundsWithin(clock)
+	if got := images(); !slices.Equal(got, []string{"1", "2"}) {
+		t.Errorf("images %q", got)
+	}
+	// The snapshot goes; its image stays for a while, as if used until then.
+	w.plane.set(func(p *plane) { p.refs = wire.Refs{} })
+	clock.Advance(29 * 24 * time.Hour)
+	w.roundsWithin(clock)
+	if _, snapshots, _ := f.names(); len(snapshots) != 0 || !slices.Equal(images(), []string{"1"}) {
+		t.Errorf("snapshots %q, images %q", snapshots, images())
+	}
+	clock.Advance(31 * 24 * time.Hour)
+	w.roundsWithin(clock)
+	if got := images(); len(got) != 0 {
+		t.Errorf("images %q", got)
+	}
 }
 
 // An image that is not there, or that holds too little, is told in words.
 func TestImageThatWillNotDo(t *testing.T) {
 	w := newWorld(t)
 	archive, ref := savedImage(t, "cat")
-	w.importImage(archive)
 	w.start()
+	w.importImage(archive)
 	for i, test := range []struct{ ref, words string }{
 		{"registry.example/dev@sha256:" + strings.Repeat("0", 64), "is not on this node; bring it there with: inspect env image import"},
 		{ref, "must hold sh, git"},

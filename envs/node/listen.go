@@ -96,6 +96,26 @@ func (n *Node) listen() (*server, error) {
 		sp, err := n.o.Store.Space(ctx)
 		return wire.SpaceReply{FreeBytes: sp.Free, TotalBytes: sp.Total, Refuses: n.refuses(sp)}, err
 	}))
+	mux.HandleFunc("POST /images", s.handle(func(ctx context.Context, uid int, _ []byte) (any, error) {
+		if err := n.mayLook(uid); err != nil {
+			return nil, err
+		}
+		return n.listImages(ctx)
+	}))
+	mux.HandleFunc("POST /images/import", s.frame(func(w http.ResponseWriter, r *http.Request, uid int) (any, error) {
+		if err := n.mayImport(uid); err != nil {
+			return nil, err
+		}
+		// An archive takes as long as it takes.
+		if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil {
+			return nil, err
+		}
+		im, err := n.importImage(r.Context(), r.Body)
+		if err != nil { // who still speaks would not hear the answer
+			_, _ = io.Copy(io.Discard, r.Body)
+		}
+		return im, err
+	}))
 	for path, do := range map[string]func(context.Context, wire.Grant, string) (wire.RunReply, error){
 		"POST /run/start": n.runStart, "POST /run/state": n.runState, "POST /run/stop": n.runStop, "POST /run/stop-all": n.runStopAll,
 		"POST /run/logs": n.runLogs, "POST /run/list": n.runList, "POST /run/forget": n.runForget,
@@ -128,6 +148,14 @@ func (n *Node) mayLook(uid int) error {
 		return nil
 	}
 	return refuse("unauthorized", "only root and the control plane of this machine may look at what is on the node")
+}
+
+// mayImport lets in who may bring an image: root and the daemon's own account.
+func (n *Node) mayImport(uid int) error {
+	if uid == 0 || uid == os.Geteuid() {
+		return nil
+	}
+	return refuse("unauthorized", "only root, or the account that the node daemon runs as, may bring an image")
 }
 
 // serve accepts until ctx ends, then waits for what it is doing. The socket
@@ -228,9 +256,19 @@ func (s *server) leave(uid int) {
 	}
 }
 
-// handle is the frame of every HTTP verb: who calls, a bounded body, an answer
-// or a refusal as JSON.
+// handle is the frame of a verb with a bounded body.
 func (s *server) handle(verb func(ctx context.Context, uid int, body []byte) (any, error)) http.HandlerFunc {
+	return s.frame(func(w http.ResponseWriter, r *http.Request, uid int) (any, error) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+		if err != nil {
+			return nil, refuse("too_large", "the request is longer than 32 KiB or did not come whole")
+		}
+		return verb(r.Context(), uid, body)
+	})
+}
+
+// frame is that of every HTTP verb: who calls, an answer or a refusal as JSON.
+func (s *server) frame(verb func(w http.ResponseWriter, r *http.Request, uid int) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s.verbs.Add(1)
 		defer s.verbs.Done()
@@ -239,12 +277,7 @@ func (s *server) handle(verb func(ctx context.Context, uid int, body []byte) (an
 			writeError(w, refuse("unauthorized", "it cannot be told who calls"))
 			return
 		}
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
-		if err != nil {
-			writeError(w, refuse("too_large", "the request is longer than 32 KiB or did not come whole"))
-			return
-		}
-		out, err := verb(r.Context(), uid, body)
+		out, err := verb(w, r, uid)
 		if err != nil {
 			if r.Context().Err() == nil {
 				s.n.log.Warn("refused a request on the node's socket", "path", r.URL.Path, "uid", uid, "error", err)

@@ -208,7 +208,16 @@ func New(o Options) (*Node, error) {
 			},
 			locks: map[int64]chan struct{}{}, ready: map[int64]bool{}, account: account,
 		},
-		images:   image.New(image.Options{Dir: filepath.Join(o.Root, "images")}),
+		images: image.New(image.Options{
+			Store: o.Store, UID: o.SandboxUID, GID: o.SandboxGID,
+			Start: func(ctx context.Context, s sandbox.Spec) (func() wire.SandboxEnd, error) {
+				b, err := o.Launcher.Start(ctx, s)
+				if err != nil {
+					return nil, err
+				}
+				return b.Wait, nil
+			},
+		}),
 		fences:   fences{dir: filepath.Join(o.Root, "generations")},
 		slots:    make(chan struct{}, o.Refreshes),
 		instance: rand.Text(), announced: make(chan struct{}), adverts: make(chan Advert, 1),
@@ -254,7 +263,7 @@ func (n *Node) Run(ctx context.Context) error {
 
 // prepare makes the directories, takes the lock and asks the launcher what it can do.
 func (n *Node) prepare(ctx context.Context) (unlock func(), err error) {
-	for _, d := range []string{n.o.Root, filepath.Dir(n.o.Socket)} {
+	for _, d := range []string{n.o.Root, filepath.Dir(n.o.Socket), n.usedDir()} {
 		// 0711: runners and sandboxes of other uids pass, and need not list.
 		if err := os.MkdirAll(d, 0o711); err != nil {
 			return nil, err

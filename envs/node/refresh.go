@@ -62,7 +62,7 @@ func (n *Node) refresh(ctx context.Context, work int64, w wire.RefreshWork) (*wi
 	ctx, cancel := proc.WithTimeout(ctx, n.clock, timeout)
 	defer cancel()
 	r := &refresher{n: n, work: work, w: w, meta: snapshot.Meta{
-		Environment: w.Environment, Generation: w.Generation, Commit: w.Commit, ConfigDigest: w.ConfigDigest,
+		Environment: w.Environment, Generation: w.Generation, Commit: w.Commit, ConfigDigest: w.ConfigDigest, Image: imageOf(w.Image),
 	}, phases: map[string]time.Duration{}}
 	defer r.forget()
 	info, err := r.run(ctx)
@@ -182,7 +182,7 @@ func (r *refresher) run(ctx context.Context) (snapshot.Info, error) {
 		return snapshot.Info{}, err
 	}
 	if r.w.Image != "" { // before anything is fetched for it
-		if _, err := n.findImage(r.w.Image); err != nil {
+		if _, err := n.findImage(ctx, r.w.Image); err != nil {
 			return snapshot.Info{}, err
 		}
 	}

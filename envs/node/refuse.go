@@ -68,6 +68,15 @@ func (n *Node) refuses(sp snapshot.Space) string {
 	return ""
 }
 
+// room is how much more may be kept with that much space before refuses says no.
+func (n *Node) room(sp snapshot.Space) int64 {
+	room := sp.Free - max(n.o.MinFree, 0)
+	if n.o.MaxFill > 0 {
+		room = min(room, int64(n.o.MaxFill*float64(sp.Total))-(sp.Total-sp.Free))
+	}
+	return max(room, 1)
+}
+
 func percent(share float64) int { return int(math.Round(100 * share)) }
 
 func mebibytes(b int64) string {

@@ -45,6 +45,8 @@ func TestOnZFS(t *testing.T) {
 	t.Run("collection", TestCollectsWhatNobodyNeeds)
 	t.Run("killed", daemonKilled)
 	t.Run("killed during a refresh", TestKilledDuringARefresh)
+	t.Run("image of a repository", TestImageOfARepository)
+	t.Run("killed during an import", TestKilledDuringAnImport)
 }
 
 // discardAll discards what a test's daemon leaves on the pool.
@@ -69,6 +71,9 @@ func (w *world) discardAll() {
 	}
 	for _, s := range l.Snapshots {
 		all = append(all, s.ID)
+	}
+	for _, i := range l.Images {
+		all = append(all, i.ID)
 	}
 	for _, ref := range all {
 		if err := store.Discard(ctx, ref); err != nil {

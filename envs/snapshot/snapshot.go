@@ -188,6 +188,8 @@ type Meta struct {
 	Generation   int    `json:"generation"`
 	Commit       string `json:"commit"`
 	ConfigDigest string `json:"config_digest"`
+	// Image names the image, if there is one, whose programs go with it.
+	Image ImageID `json:"image,omitempty"`
 }
 
 // Base is a tree in preparation.
@@ -217,7 +219,8 @@ type Clone struct {
 	ID       CloneID
 	Path     string // of the tree on the host
 	Snapshot SnapshotID
-	Commit   string // of the snapshot
+	Commit   string  // of the snapshot
+	Image    ImageID // of the snapshot
 	Created  time.Time
 	Existed  bool  // Restore only: it had been restored before
 	Bytes    int64 // List only: that it alone takes of the disk, its turns included; 0: not known

@@ -39,6 +39,16 @@ type Clone struct {
 	Bytes      int64     `json:"bytes,omitempty"` // that it alone takes of the disk; 0: not known
 }
 
+// Image is a container image as it was unpacked on a node.
+type Image struct {
+	Digest  string   `json:"digest"` // sha256:…, by which the image is asked for
+	Env     []string `json:"env,omitempty"`
+	Layers  int      `json:"layers"`
+	Files   int64    `json:"files"`   // entries of all layers
+	Bytes   int64    `json:"bytes"`   // of all files
+	Skipped int64    `json:"skipped"` // devices and pipes that were left out
+}
+
 // Refs answers GET refs: everything the control plane still needs on this
 // node. What is not listed, and older than the grace, may be collected; while
 // the control plane cannot be asked nothing is.

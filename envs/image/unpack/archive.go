@@ -126,30 +126,99 @@ type source struct {
 
 // find finds the one image in the archive.
 func (a *archive) find() (*source, error) {
-	if _, ok := a.files["index.json"]; ok {
+	if a.isLayout() {
 		return a.layout()
 	}
-	if _, ok := a.files["manifest.json"]; ok {
-		return a.saved()
+	return a.saved()
+}
+
+// claimed is the digest that the one image in the archive is said to have; only
+// find checks it.
+func (a *archive) claimed() (v1.Hash, error) {
+	if a.isLayout() {
+		top, err := a.top()
+		return top.Digest, err
 	}
-	return nil, errors.New("the archive is neither an OCI layout (it has no index.json) nor what docker save writes (it has no manifest.json)")
+	named, err := a.named()
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	_, digest, err := a.configOf(named.Config)
+	return digest, err
+}
+
+func (a *archive) isLayout() bool {
+	_, ok := a.files["index.json"]
+	return ok
+}
+
+// top is what a layout's index.json names.
+func (a *archive) top() (v1.Descriptor, error) {
+	f, err := a.open("index.json")
+	if err != nil {
+		return v1.Descriptor{}, err
+	}
+	index, err := a.index(f)
+	if err != nil {
+		return v1.Descriptor{}, err
+	}
+	if len(index.Manifests) != 1 {
+		return v1.Descriptor{}, fmt.Errorf("the archive holds %d images: make one of just the image you want", len(index.Manifests))
+	}
+	return index.Manifests[0], nil
+}
+
+// savedImage names the files of an image.
+type savedImage struct {
+	Config string
+	Layers []string
+}
+
+// named is what the manifest.json of docker save names.
+func (a *archive) named() (one savedImage, err error) {
+	if _, ok := a.files["manifest.json"]; !ok {
+		return one, errors.New("the archive is neither an OCI layout (it has no index.json) nor what docker save writes (it has no manifest.json)")
+	}
+	f, err := a.open("manifest.json")
+	if err != nil {
+		return one, err
+	}
+	b, err := document(f)
+	if err != nil {
+		return one, err
+	}
+	var list []savedImage
+	if err := json.Unmarshal(b, &list); err != nil {
+		return one, fmt.Errorf("read manifest.json: %w", err)
+	}
+	if len(list) != 1 {
+		return one, fmt.Errorf("the archive holds %d images: save just the one you want", len(list))
+	}
+	return list[0], nil
+}
+
+// configOf is an image's configuration in what docker save wrote, and its
+// digest.
+func (a *archive) configOf(name string) (*io.SectionReader, v1.Hash, error) {
+	config, err := a.open(name)
+	if err != nil {
+		return nil, v1.Hash{}, err
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, config); err != nil {
+		return nil, v1.Hash{}, err
+	}
+	_, err = config.Seek(0, io.SeekStart)
+	return config, v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(h.Sum(nil))}, err
 }
 
 // layout reads an OCI layout. What index.json names is the image's digest; if
 // that is an index of several platforms, this machine's is taken.
 func (a *archive) layout() (*source, error) {
-	f, err := a.open("index.json")
+	top, err := a.top()
 	if err != nil {
 		return nil, err
 	}
-	index, err := a.index(f)
-	if err != nil {
-		return nil, err
-	}
-	if len(index.Manifests) != 1 {
-		return nil, fmt.Errorf("the archive holds %d images: make one of just the image you want", len(index.Manifests))
-	}
-	top := index.Manifests[0]
 	desc := top
 	for range maxIndexes {
 		f, err := a.blob(desc.Digest)
@@ -159,7 +228,8 @@ func (a *archive) layout() (*source, error) {
 		if !desc.MediaType.IsIndex() {
 			return a.manifest(top.Digest, f)
 		}
-		if index, err = a.index(f); err != nil {
+		index, err := a.index(f)
+		if err != nil {
 			return nil, err
 		}
 		i := slices.IndexFunc(index.Manifests, func(d v1.Descriptor) bool {
@@ -219,41 +289,19 @@ func (a *archive) manifest(digest v1.Hash, f *io.SectionReader) (*source, error)
 // manifest of a registry in it: the image's digest is that of its configuration,
 // as `docker image inspect --format {{.Id}}` shows it.
 func (a *archive) saved() (*source, error) {
-	f, err := a.open("manifest.json")
+	named, err := a.named()
 	if err != nil {
 		return nil, err
 	}
-	b, err := document(f)
+	config, digest, err := a.configOf(named.Config)
 	if err != nil {
 		return nil, err
 	}
-	var list []struct {
-		Config string
-		Layers []string
-	}
-	if err := json.Unmarshal(b, &list); err != nil {
-		return nil, fmt.Errorf("read manifest.json: %w", err)
-	}
-	if len(list) != 1 {
-		return nil, fmt.Errorf("the archive holds %d images: save just the one you want", len(list))
-	}
-	config, err := a.open(list[0].Config)
-	if err != nil {
-		return nil, err
-	}
-	s := &source{}
-	h := sha256.New()
-	if _, err := io.Copy(h, config); err != nil {
-		return nil, err
-	}
-	s.digest = v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(h.Sum(nil))}
-	if _, err := config.Seek(0, io.SeekStart); err != nil {
-		return nil, err
-	}
+	s := &source{digest: digest}
 	if s.config, err = readConfig(config); err != nil {
 		return nil, err
 	}
-	for i, name := range list[0].Layers {
+	for i, name := range named.Layers {
 		if i >= maxLayers {
 			break
 		}
@@ -263,7 +311,7 @@ func (a *archive) saved() (*source, error) {
 		}
 		s.layers = append(s.layers, l)
 	}
-	return s, s.checkLayers(len(list[0].Layers))
+	return s, s.checkLayers(len(named.Layers))
 }
 
 func readConfig(f *io.SectionReader) (*v1.ConfigFile, error) {

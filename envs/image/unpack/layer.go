@@ -16,6 +16,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"inspect/envs/wire"
 )
 
 // Names of a layer that say what is gone of the layers below (OCI image
@@ -33,7 +35,7 @@ const zstdMemory = 256 << 20
 type unpacker struct {
 	tree  *tree
 	limit Limits
-	info  Info
+	info  wire.Image
 	made  map[string]bool // paths of this layer, those above them included
 }
 

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+
+	"inspect/envs/wire"
 )
 
 // Bounds of an image that no limit raises.
@@ -31,77 +33,107 @@ func DefaultLimits() Limits {
 	return Limits{Archive: 16 << 30, Bytes: 32 << 30, Files: 2_000_000}
 }
 
-// Info is what is known of an unpacked image.
-type Info struct {
-	Digest  string   `json:"digest"` // sha256:…, by which the image is asked for
-	Env     []string `json:"env,omitempty"`
-	Layers  int      `json:"layers"`
-	Files   int64    `json:"files"`   // entries of all layers
-	Bytes   int64    `json:"bytes"`   // of all files
-	Skipped int64    `json:"skipped"` // devices and pipes that were left out
-}
-
 // Word asks the init binary for Main.
 const Word = "unpack"
 
 // Names in the directory Main works in.
 const (
 	RootDir     = "root"    // the tree
-	archiveFile = "archive" // the archive while it is worked on
+	archiveFile = "archive" // until it is unpacked
 )
 
-// Main reads an archive from standard input, unpacks it into root in the given
-// directory and writes Info to standard output.
+// The steps of Main.
+const (
+	StepReceive = "receive"
+	StepWrite   = "write"
+)
+
+// Main does one step in the given directory. StepReceive reads an archive from
+// standard input, keeps it there and writes the digest that its image is said to
+// have to standard output. StepWrite unpacks that archive into root there,
+// removes it, and writes a wire.Image as JSON.
 func Main(args []string) error {
-	if len(args) != 1 {
-		return errors.New("unpack: expected a directory")
+	if len(args) != 2 {
+		return errors.New("unpack: expected a step and a directory")
 	}
-	info, err := Into(args[0], os.Stdin, DefaultLimits())
-	if err != nil {
+	switch step, dir := args[0], args[1]; step {
+	case StepReceive:
+		digest, err := Receive(dir, os.Stdin, DefaultLimits())
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Println(digest)
 		return err
+	case StepWrite:
+		im, err := Write(dir, DefaultLimits())
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(os.Stdout).Encode(im)
+	default:
+		return fmt.Errorf("unpack: unknown step %q", step)
 	}
-	return json.NewEncoder(os.Stdout).Encode(info)
 }
 
-// Into unpacks an archive into a fresh directory root in dir. When it fails, dir
-// is left for the caller to remove.
-func Into(dir string, from io.Reader, limit Limits) (Info, error) {
+// Receive keeps an archive in dir and says which digest its image is said to
+// have.
+func Receive(dir string, from io.Reader, limit Limits) (digest string, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, archiveFile), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return Info{}, err
+		return "", err
 	}
 	defer f.Close()
-	if err := os.Remove(f.Name()); err != nil { // it ends with this process
-		return Info{}, err
-	}
 	size, err := io.Copy(f, &budget{from, limit.Archive})
 	if err != nil {
-		return Info{}, fmt.Errorf("read the archive: %w", err)
+		return "", fmt.Errorf("read the archive: %w", err)
 	}
 	a, err := openArchive(f, size)
 	if err != nil {
-		return Info{}, err
+		return "", err
+	}
+	h, err := a.claimed()
+	return h.String(), err
+}
+
+// Write unpacks the archive that was received into a fresh directory root in
+// dir. When it fails, dir is left for the caller to remove.
+func Write(dir string, limit Limits) (wire.Image, error) {
+	f, err := os.Open(filepath.Join(dir, archiveFile))
+	if err != nil {
+		return wire.Image{}, err
+	}
+	defer f.Close()
+	if err := os.Remove(f.Name()); err != nil { // it ends with this process
+		return wire.Image{}, err
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return wire.Image{}, err
+	}
+	a, err := openArchive(f, st.Size())
+	if err != nil {
+		return wire.Image{}, err
 	}
 	s, err := a.find()
 	if err != nil {
-		return Info{}, err
+		return wire.Image{}, err
 	}
 	root := filepath.Join(dir, RootDir)
 	if err := os.Mkdir(root, 0o755); err != nil {
-		return Info{}, err
+		return wire.Image{}, err
 	}
 	if err := distinguishesCase(root); err != nil {
-		return Info{}, err
+		return wire.Image{}, err
 	}
 	t, err := openTree(root)
 	if err != nil {
-		return Info{}, err
+		return wire.Image{}, err
 	}
 	defer t.Close()
 	u := &unpacker{tree: t, limit: limit}
 	for i, l := range s.layers {
 		if err := u.layer(l, s.config.RootFS.DiffIDs[i]); err != nil {
-			return Info{}, fmt.Errorf("layer %d of %d: %w", i+1, len(s.layers), err)
+			return wire.Image{}, fmt.Errorf("layer %d of %d: %w", i+1, len(s.layers), err)
 		}
 	}
 	u.info.Digest, u.info.Layers = s.digest.String(), len(s.layers)

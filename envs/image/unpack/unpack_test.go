@@ -20,6 +20,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"inspect/envs/wire"
 )
 
 func must(t testing.TB, err error) {
@@ -157,7 +159,7 @@ func (m *made) saved() (archive []byte, digest string) {
 var small = Limits{Archive: 64 << 20, Bytes: 8 << 20, Files: 2000}
 
 // unpacked unpacks an archive beside a directory that must stay as it is.
-func unpacked(t testing.TB, archive []byte) (root string, info Info, err error) {
+func unpacked(t testing.TB, archive []byte) (root string, info wire.Image, err error) {
 	t.Helper()
 	top := t.TempDir()
 	outside := filepath.Join(top, "outside")
@@ -165,7 +167,15 @@ func unpacked(t testing.TB, archive []byte) (root string, info Info, err error) 
 	must(t, os.WriteFile(filepath.Join(outside, "canary"), []byte("untouched"), 0o644))
 	dir := filepath.Join(top, "work")
 	must(t, os.Mkdir(dir, 0o755))
-	info, err = Into(dir, bytes.NewReader(archive), small)
+	digest, err := Receive(dir, bytes.NewReader(archive), small)
+	if err == nil {
+		info, err = Write(dir, small)
+	} else {
+		must(t, os.Remove(filepath.Join(dir, archiveFile)))
+	}
+	if err == nil && info.Digest != digest {
+		t.Errorf("the image was said to be %s and is %s", digest, info.Digest)
+	}
 	left, rerr := os.ReadDir(outside)
 	b, cerr := os.ReadFile(filepath.Join(outside, "canary"))
 	st, serr := os.Stat(filepath.Join(outside, "canary"))

@@ -81,6 +81,27 @@ func Space(ctx context.Context, socket string) (s wire.SpaceReply, err error) {
 	return s, err
 }
 
+// Images lists the container images on the node. Only root and the control
+// plane's account are answered. A daemon that is away is not waited for: it is a
+// person who asks.
+func Images(ctx context.Context, socket string) (all []wire.Image, err error) {
+	err = post(ctx, socket, "/images", struct{}{}, &all)
+	return all, err
+}
+
+// ImportImage has the image in an archive unpacked on the node. Only root and
+// the daemon's own account may. A daemon that is away is not waited for: the
+// archive can be read only once.
+func ImportImage(ctx context.Context, socket string, archive io.Reader) (im wire.Image, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://node/images/import", archive)
+	if err != nil {
+		return im, err
+	}
+	req.Header.Set("Expect", "100-continue") // nothing is sent to who refuses
+	err = ask(socket, req, &im)
+	return im, err
+}
+
 // Run asks for what (start, state, stop, logs or forget) to be done with the
 // runner of the grant's attempt, or with all (stop-all, list). Errors as for
 // Restore.
@@ -149,7 +170,7 @@ func insist(ctx context.Context, what string, fn func(context.Context) error) er
 func connect(ctx context.Context, socket string) (*net.UnixConn, error) {
 	c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
-		return nil, fmt.Errorf("the node daemon does not answer: %w", err)
+		return nil, fmt.Errorf("the node daemon does not answer, does it run? %w", err)
 	}
 	return c.(*net.UnixConn), nil
 }
@@ -161,16 +182,21 @@ func post(ctx context.Context, socket, path string, in, out any) error {
 	if err != nil {
 		return err
 	}
-	t := &http.Transport{
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx, socket) },
-		DisableKeepAlives: true,
-	}
-	defer t.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://node"+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	return ask(socket, req, out)
+}
+
+func ask(socket string, req *http.Request, out any) error {
+	t := &http.Transport{
+		DialContext:           func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx, socket) },
+		DisableKeepAlives:     true,
+		ExpectContinueTimeout: startTimeout,
+	}
+	defer t.CloseIdleConnections()
 	res, err := t.RoundTrip(req)
 	if err != nil {
 		return fmt.Errorf("ask the node daemon: %w", err)

@@ -71,7 +71,7 @@ func (m marker) clone(s *Store) snapshot.Clone {
 	return snapshot.Clone{
 		ID:       snapshot.CloneID{Session: m.Session, Generation: m.Generation, Purpose: m.Purpose},
 		Path:     filepath.Join(s.path(sessionDir, m.Clone), treeDir),
-		Snapshot: snapshot.SnapshotID(m.Snapshot), Commit: m.Meta.Commit, Created: m.Created,
+		Snapshot: snapshot.SnapshotID(m.Snapshot), Commit: m.Meta.Commit, Image: m.Meta.Image, Created: m.Created,
 	}
 }
 

@@ -234,7 +234,7 @@ func (a about) clone(mounts string) snapshot.Clone {
 	return snapshot.Clone{
 		ID:       snapshot.CloneID{Session: a.Session, Generation: a.Generation, Purpose: a.Purpose},
 		Path:     filepath.Join(mounts, kindSession, a.Clone),
-		Snapshot: snapshot.SnapshotID(a.Snapshot), Commit: a.Meta.Commit, Created: a.Created,
+		Snapshot: snapshot.SnapshotID(a.Snapshot), Commit: a.Meta.Commit, Image: a.Meta.Image, Created: a.Created,
 	}
 }
 
