@@ -165,7 +165,7 @@ func runNode(ctx context.Context, c nodeConfig) error {
 		Name: c.name, Root: c.root, Socket: filepath.Join(c.root, "node.sock"), ControlURL: c.control, Token: token,
 		GrantKey: key, GitBase: c.gitBase, Store: store, Launcher: node.Sandboxes(launcher),
 		SandboxUID: c.sandboxUID, SandboxGID: c.sandboxUID, EgressUID: c.egressUID, EgressGID: c.egressUID, MirrorUID: c.mirrorUID, MirrorGID: c.mirrorUID, Binary: program,
-		Expose: c.expose, Redactor: redactor, Refreshes: 2, MaxFill: c.store.fill(), Advertise: advertise, Log: log,
+		Expose: c.expose, Redactor: redactor, Refreshes: 2, Advertise: advertise, Log: log,
 	}
 	if c.controlUID != 0 {
 		q, err := forControl(c, binary, initFile, &o)

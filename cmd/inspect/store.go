@@ -56,14 +56,6 @@ func (s storeFlags) args() []string {
 	return []string{"--store", s.Kind, "--zfs-root", s.Dataset, "--zfs-fill", strconv.Itoa(s.Fill)}
 }
 
-// fill is the share of the store that may be taken; 0: it has none of its own.
-func (s storeFlags) fill() float64 {
-	if s.Kind != storeZFS {
-		return 0
-	}
-	return float64(s.Fill) / 100
-}
-
 // open opens the store; its trees are below root.
 func (s storeFlags) open(ctx context.Context, root, owner string, log *slog.Logger) (snapshot.Store, error) {
 	if s.Kind == storeZFS {

@@ -56,15 +56,13 @@ func (n *Node) restore(ctx context.Context, uid int, grant string) (wire.Restore
 	if err != nil {
 		return wire.RestoreReply{}, err
 	}
-	// One that is there is given again even when the disk is full.
-	c, err := n.o.Store.Clone(ctx, id)
-	if errors.Is(err, snapshot.ErrNotFound) {
-		if err := n.admission(ctx); err != nil {
+	if err := n.admission(ctx); err != nil {
+		// One that is there is given again even when the disk is full.
+		if _, there := n.o.Store.Clone(ctx, id); there != nil {
 			return wire.RestoreReply{}, err
 		}
-	} else if err != nil {
-		return wire.RestoreReply{}, err
 	}
+	var c snapshot.Clone
 	if g.Fork == nil {
 		c, err = n.o.Store.Restore(ctx, snapshot.SnapshotID(g.Snapshot), id, g.Limits.DiskBytes)
 	} else {

@@ -79,7 +79,6 @@ type Options struct {
 	Expose        []string // host directories shown in sandboxes whose bin is put on PATH
 
 	MinFree      int64         // bytes; below it nothing is restored or refreshed. Default 1 GiB; negative: no floor
-	MaxFill      float64       // share of the store's pool above which nothing is. Default 0.80, where the store has a pool and not a directory of a filesystem for everything; negative: no bound
 	Grace        time.Duration // age under which nothing is collected; default 10 min
 	CollectEvery time.Duration // default 1 min
 	StateEvery   time.Duration // default 10 s
@@ -141,8 +140,6 @@ func New(o Options) (*Node, error) {
 		return nil, errors.New("node daemon: no snapshot store or no sandbox launcher was given")
 	case os.Geteuid() == 0 && (o.SandboxUID <= 0 || o.SandboxGID <= 0):
 		return nil, errors.New("node daemon: the sandbox's uid and gid must be those of an unprivileged account")
-	case o.MaxFill > 1:
-		return nil, fmt.Errorf("node daemon: the store cannot be more than full: a bound of %v is above 1", o.MaxFill)
 	}
 	if o.GitBase == "" {
 		o.GitBase = "https://github.com"
@@ -153,9 +150,6 @@ func New(o Options) (*Node, error) {
 	}
 	if o.MinFree == 0 {
 		o.MinFree = 1 << 30
-	}
-	if o.MaxFill == 0 && o.Store.HardQuota() {
-		o.MaxFill = 0.80
 	}
 	if o.EgressUID == 0 {
 		o.EgressUID, o.EgressGID = o.SandboxUID+2, o.SandboxGID+2

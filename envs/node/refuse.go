@@ -61,23 +61,19 @@ func (n *Node) refuses(sp snapshot.Space) string {
 	case n.o.MinFree > 0 && sp.Free < n.o.MinFree:
 		return fmt.Sprintf("node %s has %s free, less than its floor of %s: free some disk or lower the floor",
 			n.o.Name, mebibytes(sp.Free), mebibytes(n.o.MinFree))
-	case n.o.MaxFill > 0 && float64(used) > n.o.MaxFill*float64(sp.Total):
-		return fmt.Sprintf("node %s is %d %% full, nothing is restored above %d %%: free some disk or raise the bound; %s of %s are used",
-			n.o.Name, percent(float64(used)/float64(sp.Total)), percent(n.o.MaxFill), mebibytes(used), mebibytes(sp.Total))
+	case sp.Room <= 0:
+		return fmt.Sprintf("node %s is %d %% full, nothing is restored from %d %% on: free some disk or raise the bound; %s of %s are used",
+			n.o.Name, percent(used, sp.Total), percent(used+sp.Room, sp.Total), mebibytes(used), mebibytes(sp.Total))
 	}
 	return ""
 }
 
 // room is how much more may be kept with that much space before refuses says no.
 func (n *Node) room(sp snapshot.Space) int64 {
-	room := sp.Free - max(n.o.MinFree, 0)
-	if n.o.MaxFill > 0 {
-		room = min(room, int64(n.o.MaxFill*float64(sp.Total))-(sp.Total-sp.Free))
-	}
-	return max(room, 1)
+	return max(1, min(sp.Room, sp.Free-max(n.o.MinFree, 0)))
 }
 
-func percent(share float64) int { return int(math.Round(100 * share)) }
+func percent(part, of int64) int { return int(math.Round(100 * float64(part) / float64(max(of, 1)))) }
 
 func mebibytes(b int64) string {
 	if b >= 10<<30 {

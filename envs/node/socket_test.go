@@ -275,10 +275,7 @@ func TestFullDiskRefusesWithWords(t *testing.T) {
 type sized struct {
 	snapshot.Store
 	space snapshot.Space
-	pool  bool
 }
-
-func (s sized) HardQuota() bool { return s.pool }
 
 func (s sized) Space(context.Context) (snapshot.Space, error) { return s.space, nil }
 
@@ -286,22 +283,18 @@ func (s sized) Space(context.Context) (snapshot.Space, error) { return s.space, 
 // is asked.
 func TestFullPoolRefusesWithWords(t *testing.T) {
 	for name, c := range map[string]struct {
-		fill float64
-		pool bool
-		free int64
-		want string // of 1000 GiB
+		fill, free int64  // percent, GiB
+		want       string // of 1000 GiB
 	}{
-		"default":         {0, true, 170, "node node-1 is 83 % full, nothing is restored above 80 %"},
-		"at the bound":    {0, true, 200, ""},
-		"higher":          {0.9, true, 170, ""},
-		"lower":           {0.5, true, 400, "60 % full, nothing is restored above 50 %"},
-		"none":            {-1, true, 0, ""},
-		"a filesystem":    {0, false, 170, ""},
-		"a bound for one": {0.8, false, 170, "83 % full"},
+		"above the bound": {80, 170, "node node-1 is 83 % full, nothing is restored from 80 % on"},
+		"at the bound":    {80, 200, "80 % full"},
+		"below":           {80, 201, ""},
+		"higher":          {90, 170, ""},
+		"lower":           {50, 400, "60 % full, nothing is restored from 50 % on"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, f := newFakeWorld(t, func(o *nodeOptions) {
-				o.MaxFill, o.Store = c.fill, sized{o.Store, snapshot.Space{Total: 1000 << 30, Free: c.free << 30}, c.pool}
+				o.Store = sized{o.Store, snapshot.Space{Total: 1000 << 30, Free: c.free << 30, Room: (c.fill*10 - 1000 + c.free) << 30}}
 			})
 			f.publish("snap-1")
 			_, err := dial.Restore(t.Context(), w.socket, w.grant("s1", wire.PurposeWork, "snap-1"))
@@ -331,7 +324,7 @@ func TestFullPoolRefusesWithWords(t *testing.T) {
 
 // Who may look at the node sees what is there; nobody else does.
 func TestListAndSpace(t *testing.T) {
-	w, f := newFakeWorld(t, func(o *nodeOptions) { o.Store = sized{o.Store, snapshot.Space{Total: 100, Free: 5}, true} })
+	w, f := newFakeWorld(t, func(o *nodeOptions) { o.Store = sized{o.Store, snapshot.Space{Total: 100, Free: 5, Room: -15}} })
 	f.publish("snap-1")
 	f.restore("snap-1", "s1")
 	l, err := dial.List(t.Context(), w.socket)
@@ -347,7 +340,7 @@ func TestListAndSpace(t *testing.T) {
 		return // nobody else can be
 	}
 	must(t, os.Chmod(w.root, 0o755))
-	for _, path := range []string{"/list", "/space"} {
+	for _, path := range []string{"/list", "/space", "/images", "/images/import"} {
 		cmd := exec.Command("curl", "-s", "--unix-socket", w.socket, "-d", "{}", "http://node"+path)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 64321, Gid: 64321}}
 		out, err := cmd.CombinedOutput()

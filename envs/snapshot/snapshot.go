@@ -249,6 +249,7 @@ type Listing struct {
 type Space struct {
 	Total int64
 	Free  int64 // what this process may still use
+	Room  int64 // what of it may be taken before the store makes nothing new; 0 or less: it makes nothing
 }
 
 // Store keeps bases, snapshots, clones and images.

@@ -480,7 +480,8 @@ func (s *Store) Space(context.Context) (snapshot.Space, error) {
 		return snapshot.Space{}, fmt.Errorf("space of the store: %w", err)
 	}
 	// As df counts: blocks that are kept from us are neither used nor free.
-	return snapshot.Space{Total: int64(st.Blocks-st.Bfree+st.Bavail) * st.Bsize, Free: int64(st.Bavail) * st.Bsize}, nil
+	free := int64(st.Bavail) * st.Bsize
+	return snapshot.Space{Total: int64(st.Blocks-st.Bfree+st.Bavail) * st.Bsize, Free: free, Room: free}, nil
 }
 
 // sync writes the filesystem's dirty pages out.

@@ -129,6 +129,17 @@ func TestAdmission(t *testing.T) {
 		}
 	}
 	must(t, err)
+
+	// What others fill of the pool counts, and is told before.
+	rest := filepath.Join(p.mounts, "rest")
+	run(t, "zfs", "create", "-o", "mountpoint="+rest, name+"/rest")
+	for sp, err := s.Space(ctx); sp.Room > 0; sp, err = s.Space(ctx) {
+		must(t, err)
+		must(t, fillBytes(t, rest, 8<<20))
+	}
+	if _, err := s.Prepare(ctx, "b", ""); !errors.Is(err, snapshot.ErrNoSpace) || !strings.Contains(err.Error(), name+" is") {
+		t.Errorf("prepare in a pool that others fill: %v", err)
+	}
 }
 
 var files int

@@ -164,17 +164,18 @@ func (s *Store) List(ctx context.Context) (snapshot.Listing, error) {
 	return f.listing, nil
 }
 
-// Space is that of the root dataset, without the reserve.
+// Space is that of the pool or of the root dataset, whichever is fuller, without
+// the reserve.
 func (s *Store) Space(ctx context.Context) (snapshot.Space, error) {
 	v, err := s.look(ctx)
 	if err != nil {
 		return snapshot.Space{}, fmt.Errorf("space of the store: %w", err)
 	}
-	used, available, err := sizes(v.rows[s.root])
+	least, _, err := v.space(s.fill)
 	if err != nil {
 		return snapshot.Space{}, fmt.Errorf("space of the store: %w", err)
 	}
-	return snapshot.Space{Total: used + available, Free: available}, nil
+	return least, nil
 }
 
 // Sweep destroys tombstones that nothing uses any more. What others were made

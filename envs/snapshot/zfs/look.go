@@ -137,18 +137,30 @@ func (v view) mayDiscard(t thing) error {
 	return err
 }
 
-// admit says no when the pool or the root is filled to a percentage.
-func (v view) admit(fill int) error {
+// space is that of the pool or of the root, whichever has less room until it is
+// filled to a percentage.
+func (v view) space(fill int) (least snapshot.Space, of string, err error) {
 	for _, name := range v.all {
 		used, available, err := sizes(v.rows[name])
 		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return snapshot.Space{}, "", fmt.Errorf("%s: %w", name, err)
 		}
-		if total := used + available; fill < 100 && used*100 >= total*int64(fill) {
-			return fmt.Errorf("%s is %d %% full and nothing new is made in it from %d %% on: free some space: %w", name, used*100/max(total, 1), fill, snapshot.ErrNoSpace)
+		total := used + available
+		s := snapshot.Space{Total: total, Free: available, Room: int64(float64(total)*float64(fill)/100) - used}
+		if of == "" || s.Room < least.Room {
+			least, of = s, name
 		}
 	}
-	return nil
+	return least, of, nil
+}
+
+// admit says no when there is no room.
+func (v view) admit(fill int) error {
+	s, of, err := v.space(fill)
+	if err == nil && s.Room <= 0 {
+		err = fmt.Errorf("%s is %d %% full and nothing new is made in it from %d %% on: free some space: %w", of, (s.Total-s.Free)*100/max(s.Total, 1), fill, snapshot.ErrNoSpace)
+	}
+	return err
 }
 
 func sizes(row map[string]value) (used, available int64, err error) {
