@@ -102,9 +102,7 @@ func (n *Node) collect(ctx context.Context) error {
 			return err
 		}))
 	}
-	if err := n.collectImages(ctx, l); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, n.collectImages(ctx, l), n.collectModules(ctx))
 	for _, id := range sandboxes {
 		clone, base, mine := ours(id)
 		switch {
@@ -117,6 +115,10 @@ func (n *Node) collect(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
+
+// keepUnused is how long something stays that nothing on the node needs but that
+// it is a person's work, or takes long, to bring again.
+const keepUnused = 30 * 24 * time.Hour
 
 func (n *Node) old(created time.Time) bool {
 	return n.clock.Now().Sub(created) >= n.o.Grace

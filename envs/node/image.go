@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -97,10 +96,6 @@ func (n *Node) listImages(ctx context.Context) ([]wire.Image, error) {
 	return out, err
 }
 
-// imageKeep is how long an image stays that nothing on the node needs: to bring
-// it again is a person's work.
-const imageKeep = 30 * 24 * time.Hour
-
 // usedDir has a file for each image that was used, whose time says when.
 func (n *Node) usedDir() string { return filepath.Join(n.o.Root, "images-used") }
 
@@ -135,7 +130,7 @@ func (n *Node) collectImages(ctx context.Context, l snapshot.Listing) error {
 		if st, err := os.Stat(filepath.Join(n.usedDir(), string(i.ID))); err == nil {
 			used = st.ModTime()
 		}
-		if n.clock.Now().Sub(used) < imageKeep {
+		if n.clock.Now().Sub(used) < keepUnused {
 			continue
 		}
 		n.log.Info("collecting an image nobody needs", "image", string(i.ID), "used", used)

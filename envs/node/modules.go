@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -82,6 +83,11 @@ func (n *Node) fetchModules(ctx context.Context, r wire.Remote, commit string) (
 		return nil, err
 	}
 	for _, s := range found {
+		// Before it is fetched: a collection looks at this when it has it locked.
+		now := n.clock.Now()
+		if err := os.Chtimes(m.path(s.remote().RepositoryID), now, now); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
 		err := m.Fetch(ctx, s.remote(), s.commit)
 		var own *fetchError
 		switch {
@@ -100,6 +106,44 @@ func (n *Node) fetchModules(ctx context.Context, r wire.Remote, commit string) (
 		n.log.Warn("submodules are left out", "repository", r.RepositoryID, "commit", commit, "which", listed(left))
 	}
 	return there, nil
+}
+
+// collectModules removes mirrors of submodules that no commit has asked for
+// for long; what is asked for again is fetched again.
+func (n *Node) collectModules(ctx context.Context) error {
+	found, err := filepath.Glob(filepath.Join(n.o.Root, "modules", "*", "*.git"))
+	if err != nil {
+		return err
+	}
+	unused := func(path string) bool {
+		st, err := os.Lstat(path)
+		return err == nil && n.clock.Now().Sub(st.ModTime()) >= keepUnused
+	}
+	var errs []error
+	for _, path := range found {
+		repository, rerr := strconv.ParseInt(filepath.Base(filepath.Dir(path)), 10, 64)
+		id, ierr := strconv.ParseInt(strings.TrimSuffix(filepath.Base(path), ".git"), 10, 64)
+		if rerr != nil || ierr != nil || !unused(path) {
+			continue
+		}
+		errs = append(errs, func() error {
+			m, err := n.modules(repository)
+			if err != nil {
+				return err
+			}
+			unlock, err := m.lock(ctx, id)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			if !unused(path) {
+				return nil
+			}
+			n.log.Info("collecting the mirror of a submodule that nobody asks for", "repository", repository, "mirror", path)
+			return m.remove(id)
+		}())
+	}
+	return errors.Join(errs...)
 }
 
 var (

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"inspect/envs/node"
 	"inspect/envs/wire"
@@ -124,5 +125,24 @@ func TestSubmodules(t *testing.T) {
 	}
 	for _, m := range mirrors {
 		w.ownedByMirrors(filepath.Join(w.root, "modules", "4242", m.Name()))
+	}
+}
+
+// A mirror of a submodule goes when nothing has asked for it for long.
+func TestModulesAreCollected(t *testing.T) {
+	w, _, clock := collecting(t)
+	mirror := func(name string, unused time.Duration) string {
+		path := filepath.Join(w.root, "modules", "4242", name)
+		must(t, os.MkdirAll(path, 0o755))
+		must(t, os.WriteFile(filepath.Join(path, "config"), nil, 0o644))
+		must(t, os.Chtimes(path, clock.Now().Add(-unused), clock.Now().Add(-unused)))
+		return path
+	}
+	old, young, other := mirror("77.git", 31*24*time.Hour), mirror("78.git", 29*24*time.Hour), mirror("notes.git", 99*24*time.Hour)
+	w.roundsWithin(clock)
+	for path, want := range map[string]bool{old: false, young: true, other: true} {
+		if _, err := os.Stat(path); (err == nil) != want {
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 }

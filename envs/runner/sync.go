@@ -110,7 +110,7 @@ func (b *box) resume(ctx context.Context) error {
 	}()
 	switch {
 	case err == nil:
-		a.events.note("Going on from the work of attempt %d.", r.Generation)
+		a.events.note("Going on from the work of attempt %d, in a new clone: what was neither committed nor taken at its end is not there.", r.Generation)
 		return nil
 	case ctx.Err() != nil, isGone(err), errors.Is(err, ErrStale):
 		return err

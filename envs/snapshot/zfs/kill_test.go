@@ -147,7 +147,7 @@ func TestKilled(t *testing.T) {
 	if !slices.Equal(have, want) || len(l.Bases) != 0 || len(l.Snapshots) != 1 || len(l.Foreign) != 0 {
 		t.Errorf("clones %q\nwant %q\nbeside them %+v %+v %+v", have, want, l.Bases, l.Snapshots, l.Foreign)
 	}
-	expected := []string{"base", "reserve", "session", "snapshot", "snapshot/s1", "snapshot/s1@published"}
+	expected := []string{"base", "image", "reserve", "session", "snapshot", "snapshot/s1", "snapshot/s1@published"}
 	var at []string
 	for _, id := range want {
 		expected = append(expected, "session/"+id)
