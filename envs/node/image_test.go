@@ -90,17 +90,17 @@ func savedImage(t *testing.T, programs ...string) (archive []byte, ref string) {
 // awaited waits until the daemon serves.
 func (w *world) awaited() {
 	w.t.Helper()
-	until(w.t, "the daemon serves", func() bool {
-		_, err := dial.Images(w.t.Context(), w.socket)
-		return err == nil
-	})
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	_, err := dial.Space(ctx, w.socket)
+	must(w.t, err)
 }
 
 // importImage does what `inspect env image import` does.
 func (w *world) importImage(archive []byte) {
 	w.t.Helper()
 	w.awaited()
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
 	_, err := dial.ImportImage(ctx, w.socket, bytes.NewReader(archive))
 	must(w.t, err)
@@ -147,6 +147,24 @@ func TestImageOfARepository(t *testing.T) {
 	must(t, err)
 	if _, digest, _ := strings.Cut(ref, "@"); len(all) != 1 || all[0].Digest != digest || len(w.listed("image")) != 1 || len(w.listed("base")) != 0 {
 		t.Errorf("the node has the images %+v, the store %q and %q", all, w.listed("image"), w.listed("base"))
+	}
+}
+
+// At gVisor's tier an image is unpacked at that tier.
+func TestImportAtGVisor(t *testing.T) {
+	w := newWorld(t)
+	w.tier = wire.TierGVisor
+	w.start()
+	archive, _ := savedImage(t, "cat")
+	w.importImage(archive)
+	all, err := dial.Images(t.Context(), w.socket)
+	must(t, err)
+	if len(all) != 1 {
+		t.Fatalf("the node has the images %+v", all)
+	}
+	b, err := os.ReadFile(filepath.Join(w.tree("image", strings.TrimPrefix(all[0].Digest, "sha256:")), "root", "etc", "image"))
+	if err != nil || string(b) != "mine\n" {
+		t.Errorf("%q, %v", b, err)
 	}
 }
 
