@@ -103,6 +103,10 @@ func (p pages) text(ctx context.Context, path string) (string, error) {
 	return string(body), nil
 }
 
+// pollEvery is the pause between two looks. Each costs serve and its database
+// milliseconds of CPU, which the agent could use.
+const pollEvery = 100 * time.Millisecond
+
 // await repeats fn until it says yes; a failure of serve ends it.
 func await(ctx context.Context, what string, failed <-chan error, fn func() (bool, error)) error {
 	for {
@@ -115,7 +119,7 @@ func await(ctx context.Context, what string, failed <-chan error, fn func() (boo
 			return failure
 		default:
 		}
-		if sleepErr := proc.Sleep(ctx, proc.System(), 20*time.Millisecond); sleepErr != nil {
+		if sleepErr := proc.Sleep(ctx, proc.System(), pollEvery); sleepErr != nil {
 			return fmt.Errorf("%s: %w", what, errors.Join(sleepErr, err))
 		}
 	}

@@ -73,7 +73,7 @@ func (st *story) follow(ctx context.Context) (sessionView, error) {
 		s, err := st.pages.session(ctx, id)
 		if err != nil {
 			// It may be starting again just now.
-			if proc.Sleep(ctx, proc.System(), 50*time.Millisecond) != nil {
+			if proc.Sleep(ctx, proc.System(), pollEvery) != nil {
 				return s, fmt.Errorf("follow the session: %w", err)
 			}
 			continue
@@ -99,7 +99,7 @@ func (st *story) follow(ctx context.Context) (sessionView, error) {
 				killed = true
 			}
 		}
-		if err := proc.Sleep(ctx, proc.System(), 20*time.Millisecond); err != nil {
+		if err := proc.Sleep(ctx, proc.System(), pollEvery/2); err != nil {
 			return s, fmt.Errorf("the session is still %s (%s): %w", s.State, s.Words, err)
 		}
 	}
