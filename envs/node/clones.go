@@ -56,9 +56,11 @@ func (n *Node) restore(ctx context.Context, uid int, grant string) (wire.Restore
 	if err != nil {
 		return wire.RestoreReply{}, err
 	}
-	if err := n.admission(ctx); err != nil {
-		// One that is there is given again even when the disk is full.
-		if _, there := n.o.Store.Clone(ctx, id); there != nil {
+	if full := n.admission(ctx); full != nil {
+		// One that is there is given again even then.
+		if _, err := n.o.Store.Clone(ctx, id); errors.Is(err, snapshot.ErrNotFound) {
+			return wire.RestoreReply{}, full
+		} else if err != nil {
 			return wire.RestoreReply{}, err
 		}
 	}

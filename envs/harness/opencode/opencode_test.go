@@ -354,54 +354,87 @@ func TestInterruptBeforeTheFirstPrompt(t *testing.T) {
 	}
 }
 
+// What can be got over is got over, one trouble after the other in one session;
+// what cannot ends it. The faults of a session are met in their order, each after
+// an answer that is in order.
 func TestTroubleWithTheModel(t *testing.T) {
+	type trouble struct {
+		fault modeld.Fault
+		note  string
+	}
+	const again, goOn, cut = "tries again: ", "told to go on: ", "told to go on: the model's answers end in the middle"
 	for name, c := range map[string]struct {
-		api    string
-		fault  modeld.Fault
-		ok     bool
-		failed string // in the result
-		note   string
+		api      string
+		troubles []trouble
+		failed   string // in the result; empty: it is done
 	}{
-		"cut in the middle":     {wire.APIChat, modeld.Fault{Kind: modeld.FaultCut, After: 2}, true, "", "tries again"},
-		"cut, messages":         {wire.APIMessages, modeld.Fault{Kind: modeld.FaultCut, After: 4}, true, "", "tries again"},
-		"cut, responses":        {wire.APIResponses, modeld.Fault{Kind: modeld.FaultCut, After: 4}, true, "", "tries again"},
-		"ends too early":        {wire.APIChat, modeld.Fault{Kind: modeld.FaultEnd, After: 2, Count: 5}, true, "", "told to go on: the model's answers end in the middle"},
-		"early, messages":       {wire.APIMessages, modeld.Fault{Kind: modeld.FaultEnd, After: 4, Count: 4}, true, "", "end in the middle"},
-		"early, responses":      {wire.APIResponses, modeld.Fault{Kind: modeld.FaultEnd, After: 4, Count: 4}, true, "", "end in the middle"},
-		"always ends too early": {wire.APIChat, modeld.Fault{Kind: modeld.FaultEnd, After: 2, Count: -1}, false, "the model's answers end in the middle", ""},
-		"an error within":       {wire.APIChat, modeld.Fault{Kind: modeld.FaultBroken, After: 2}, true, "", "tries again: modeld was told to fail: Internal Server Error"},
-		"too many requests":     {wire.APIChat, modeld.Fault{Kind: modeld.FaultLimit, Count: 3}, true, "", "tries again"},
-		"long unavailable":      {wire.APIChat, modeld.Fault{Kind: modeld.FaultStatus, Status: 503, Count: 8}, true, "", "told to go on"},
-		"an unknown tool":       {wire.APIChat, modeld.Fault{Kind: modeld.FaultUnknownTool, Count: 2}, true, "", ""},
-		"only unknown tools":    {wire.APIChat, modeld.Fault{Kind: modeld.FaultUnknownTool, Count: -1}, false, "nothing usable", ""},
-		"arguments: not JSON":   {wire.APIChat, modeld.Fault{Kind: modeld.FaultBadJSON}, true, "", ""},
-		"no money":              {wire.APIChat, modeld.Fault{Kind: modeld.FaultStatus, Status: 402, Skip: 1, Count: -1, Words: "no money is left"}, false, "no money is left", ""},
-		"a refusal":             {wire.APIMessages, modeld.Fault{Kind: modeld.FaultStatus, Status: 400, Count: -1, Words: "not like this"}, false, "not like this", ""},
-		"not allowed":           {wire.APIResponses, modeld.Fault{Kind: modeld.FaultStatus, Status: 403, Count: -1, Words: "not for you"}, false, "not for you", ""},
-		"nothing at all":        {wire.APIChat, modeld.Fault{Kind: modeld.FaultEmpty, Count: -1}, false, "the model answered nothing", ""},
-		"nothing after work":    {wire.APIChat, modeld.Fault{Kind: modeld.FaultEmpty, Skip: 1}, true, "", ""},
+		"chat": {wire.APIChat, []trouble{
+			{modeld.Fault{Kind: modeld.FaultCut, After: 2}, again},
+			{modeld.Fault{Kind: modeld.FaultBroken, After: 2}, again + "modeld was told to fail: Internal Server Error"},
+			{modeld.Fault{Kind: modeld.FaultLimit, Count: 3}, again},
+			{modeld.Fault{Kind: modeld.FaultUnknownTool, Count: 2}, ""},
+			{modeld.Fault{Kind: modeld.FaultBadJSON}, ""},
+		}, ""},
+		"chat, not by OpenCode alone": {wire.APIChat, []trouble{
+			{modeld.Fault{Kind: modeld.FaultEnd, After: 2, Count: 5}, cut},
+			{modeld.Fault{Kind: modeld.FaultStatus, Status: 503, Count: 8}, goOn},
+		}, ""},
+		"messages": {wire.APIMessages, []trouble{
+			{modeld.Fault{Kind: modeld.FaultCut, After: 4}, again},
+			{modeld.Fault{Kind: modeld.FaultEnd, After: 4, Count: 4}, cut},
+		}, ""},
+		"responses": {wire.APIResponses, []trouble{
+			{modeld.Fault{Kind: modeld.FaultCut, After: 4}, again},
+			{modeld.Fault{Kind: modeld.FaultEnd, After: 4, Count: 4}, cut},
+		}, ""},
+		"nothing after work":    {wire.APIChat, []trouble{{modeld.Fault{Kind: modeld.FaultEmpty, Skip: 1}, ""}}, ""},
+		"always ends too early": {wire.APIChat, []trouble{{modeld.Fault{Kind: modeld.FaultEnd, After: 2, Count: -1}, ""}}, "the model's answers end in the middle"},
+		"only unknown tools":    {wire.APIChat, []trouble{{modeld.Fault{Kind: modeld.FaultUnknownTool, Count: -1}, ""}}, "nothing usable"},
+		"no money":              {wire.APIChat, []trouble{{modeld.Fault{Kind: modeld.FaultStatus, Status: 402, Skip: 1, Count: -1, Words: "no money is left"}, ""}}, "no money is left"},
+		"a refusal":             {wire.APIMessages, []trouble{{modeld.Fault{Kind: modeld.FaultStatus, Status: 400, Count: -1, Words: "not like this"}, ""}}, "not like this"},
+		"not allowed":           {wire.APIResponses, []trouble{{modeld.Fault{Kind: modeld.FaultStatus, Status: 403, Count: -1, Words: "not for you"}, ""}}, "not for you"},
+		"nothing at all":        {wire.APIChat, []trouble{{modeld.Fault{Kind: modeld.FaultEmpty, Count: -1}, ""}}, "the model answered nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := boot(t, c.api, modeld.Run("echo hello").Saying("I will say hello to everybody who is here now."), modeld.Say("Done."))
-			if _, err := r.model.AddFault(c.fault); err != nil {
-				t.Fatal(err)
+			var steps []modeld.Step
+			for range c.troubles {
+				steps = append(steps, modeld.Run("echo hello").Saying("I will say hello to everybody who is here now."))
+			}
+			r := boot(t, c.api, append(steps, modeld.Say("Done."))...)
+			var all []*modeld.Held
+			for i, x := range c.troubles {
+				x.fault.Skip += i
+				h, err := r.model.AddFault(x.fault)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, h)
 			}
 			<-r.Ready()
 			begun := time.Now()
 			r.prompt(t, "do it")
 			res := r.wait(t)
 			t.Logf("%v, %d requests, notes %q", time.Since(begun), len(r.model.Requests()), r.Notes())
-			if res.OK() != c.ok || !strings.Contains(res.Failed, c.failed) {
+			if res.OK() != (c.failed == "") || !strings.Contains(res.Failed, c.failed) {
 				t.Errorf("result %+v", res)
 			}
-			if c.ok && name != "nothing after work" && (!strings.HasSuffix(r.Messages(), "Done.\n") || len(r.Tools()) == 0) {
+			if c.failed == "" && name != "nothing after work" && (!strings.HasSuffix(r.Messages(), "Done.\n") || len(r.Tools()) == 0) {
 				t.Errorf("said %q, did %+v", r.Messages(), r.Tools())
 			}
-			if !strings.Contains(r.Notes(), c.note) {
-				t.Errorf("notes %q", r.Notes())
+			notes := r.Notes()
+			for i, x := range c.troubles {
+				if all[i].Hits() == 0 {
+					t.Errorf("fault %d (%s) was not met", i+1, x.fault.Kind)
+				}
+				_, rest, found := strings.Cut(notes, x.note) // in their order
+				if !found {
+					t.Errorf("fault %d (%s): no note %q in what is left of %q", i+1, x.fault.Kind, x.note, r.Notes())
+					continue
+				}
+				notes = rest
 			}
-			if p := r.Prompts(); len(p) != 2 || !p[1].Done || (p[1].Failed == "") != c.ok {
+			if p := r.Prompts(); len(p) != 2 || !p[1].Done || (p[1].Failed == "") != (c.failed == "") {
 				t.Errorf("prompts %+v", p)
 			}
 			if n := len(r.model.Requests()); n > 40 { // without an end it would be seven a second
