@@ -21,6 +21,8 @@ unit up to date; what you have edited stays.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Out = cmd.OutOrStdout()
+			o.Binary, _ = os.Executable() // Run says if it cannot be read
+			o.Init = findInit(o.Binary)   // reads all of it: no other command, above all no runner, is to wait for that
 			err := install.Run(cmd.Context(), o)
 			if errors.Is(err, install.ErrForeign) {
 				return setupError{err}
@@ -28,8 +30,6 @@ unit up to date; what you have edited stays.`,
 			return err
 		},
 	}
-	o.Binary, _ = os.Executable() // Run says if it cannot be read
-	o.Init = findInit(o.Binary)
 	f := cmd.Flags()
 	f.StringVar(&o.Root, "root", "", "install into this file tree instead, for a package or an image")
 	f.StringVar(&o.Data, "data", "/var/lib/inspect", "directory of everything Inspect keeps")
