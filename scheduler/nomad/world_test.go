@@ -13,13 +13,14 @@ import (
 
 	"inspect/fixtures/nomadd"
 	"inspect/scheduler/enginetest"
+	"inspect/storage/storagetest"
 )
 
 func TestMain(m *testing.M) {
 	if enginetest.IsRunner() {
 		os.Exit(enginetest.Runner())
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(storagetest.Main(m))
 }
 
 // cluster is where tests of real processes run: the double, or the agent at
