@@ -54,9 +54,11 @@ test-openzfs: setup
 # not "default".
 test-nomad:
 	@test -n "$$NOMAD_ADDR" || { echo "NOMAD_ADDR must be the address of a Nomad agent on this machine, such as http://127.0.0.1:4646"; exit 1; }
+	@test -x "$(NOMAD_BIN)" || { echo "NOMAD_BIN must be the path of the nomad program, or nomad in PATH"; exit 1; }
 	go test -count 1 -timeout 30m -run 'TestIsAnEngine|TestReal' ./scheduler/nomad
 	go test -count 1 -timeout 30m -run 'TestNomad$$' ./cmd/inspect/demo
 	go test -count 1 -timeout 30m -v -run 'TestRealPace' ./cmd/inspect/demo
+	NOMAD_BIN=$(NOMAD_BIN) go test -count 1 -timeout 60m -run 'TestNomadAway' ./cmd/inspect/demo
 	@$(MAKE) demo ARGS="--engine nomad $(ARGS)"
 
 # What a user waits for, each as a ratio or against a direct way in one run.

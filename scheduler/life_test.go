@@ -237,6 +237,9 @@ func TestLostRunnerIsReplacedAndTheOldOneRefused(t *testing.T) {
 		w.look(s, sess.ID)
 	}
 	got = w.want(sess.ID, Infrastructure, ReasonAttemptsExhausted)
+	if !strings.Contains(got.Words, "it could not be started: permission denied") {
+		t.Errorf("the engine's reason is not said: %s", got.Words)
+	}
 	if got.Generation != MaxAttempts || w.effects.publishes != 0 || w.effects.lastReport(sess.ID) != Infrastructure {
 		t.Fatalf("generation %d, %d publishes", got.Generation, w.effects.publishes)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sqlc-dev/pqtype"
@@ -169,7 +170,25 @@ func (s *Scheduler) stepAttempt(ctx context.Context, sess storage.Session) error
 	if a.Outcome.Valid {
 		return s.finish(ctx, sess, a)
 	}
-	return s.tryAgain(ctx, sess, "the runner ended without saying what came of the work")
+	words := "the runner ended without saying what came of the work"
+	if why := s.whyGone(ctx, a); why != "" {
+		words += ": " + why
+	}
+	return s.tryAgain(ctx, sess, words)
+}
+
+// whyGone is what the engine knows of the end of an attempt. It is no outcome,
+// but all that there is to say of a runner that never began.
+func (s *Scheduler) whyGone(ctx context.Context, a storage.Attempt) string {
+	list, err := s.o.Engine.List(ctx)
+	if err != nil {
+		s.log.Warn("the engine cannot tell why an attempt has ended", "session", a.SessionID, "generation", a.Generation, "error", err)
+	}
+	i := slices.IndexFunc(list, func(l Listed) bool { return l.Session == a.SessionID && l.Generation == int(a.Generation) })
+	if i < 0 {
+		return ""
+	}
+	return clip(s.o.Redactor.String(list[i].Words), 300)
 }
 
 func (s *Scheduler) attempt(ctx context.Context, sess storage.Session) (storage.Attempt, error) {

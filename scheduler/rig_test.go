@@ -303,6 +303,7 @@ type fakeAttempt struct {
 	gone   bool
 	stops  int
 	log    string // what its runner wrote
+	why    string // it is gone
 	// forgotten counts how often the engine was told to let it go.
 	forgotten int
 }
@@ -381,7 +382,7 @@ func (e *fakeEngine) List(context.Context) (out []Listed, _ error) {
 	defer e.mu.Unlock()
 	for key, a := range e.attempts {
 		ref, _ := json.Marshal(map[string]string{"key": key})
-		out = append(out, Listed{Session: a.Session, Generation: a.Generation, Ref: ref})
+		out = append(out, Listed{Session: a.Session, Generation: a.Generation, Ref: ref, Words: a.why})
 	}
 	return out, nil
 }
@@ -413,7 +414,7 @@ func (e *fakeEngine) kill(session string) {
 	defer e.mu.Unlock()
 	for _, a := range e.attempts {
 		if a.Session == session {
-			a.gone = true
+			a.gone, a.why = true, "it could not be started: permission denied"
 		}
 	}
 }

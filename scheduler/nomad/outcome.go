@@ -120,7 +120,7 @@ func whyTask(task *api.TaskState) string {
 	case exit != "":
 		return "its process ended with exit code " + quote(exit)
 	case setup != "":
-		return "it could not be started: " + quote(setup)
+		return "it could not be started: " + quote(ending(setup))
 	}
 	return "Nomad does not say why"
 }
@@ -130,4 +130,14 @@ func quoteSome(s string) string {
 		return ""
 	}
 	return quote(s)
+}
+
+// ending is the last part of a long message, which says what went wrong; before
+// it stands what was tried, with all arguments.
+func ending(s string) string {
+	const most = 160
+	if r := []rune(s); len(r) > most {
+		return "…" + string(r[len(r)-most:])
+	}
+	return s
 }

@@ -1,6 +1,7 @@
 package nomad
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
@@ -55,6 +56,9 @@ func TestOutcome(t *testing.T) {
 		{"out of memory", one(alloc("failed", task(ended("137", "true")))), scheduler.EngineGone, "killed for want of memory"},
 		{"out of memory, not seen", one(alloc("failed", task(ended("137", "false")))), scheduler.EngineGone, "its process ended with exit code 137"},
 		{"no such program", one(alloc("failed", task(&api.TaskEvent{Type: api.TaskDriverFailure, DisplayMessage: "no such\nfile"}))), scheduler.EngineGone, "it could not be started: no such file"},
+		{"not let into its directory", one(alloc("failed", task(&api.TaskEvent{
+			Type: api.TaskDriverFailure, DisplayMessage: "failed to start command path=/x --- args=[" + strings.Repeat("a ", 200) + "]: fork/exec /x: permission denied",
+		}))), scheduler.EngineGone, "it could not be started: …" + strings.Repeat("a ", 63) + "]: fork/exec /x: permission denied"},
 		{"nothing is known", one(alloc("failed")), scheduler.EngineGone, "Nomad does not say why"},
 		{"replaced", facts{Known: true, Allocs: []*api.AllocationListStub{
 			alloc("running", func(a *api.AllocationListStub) { a.ID, a.CreateIndex = "b", 20 }), alloc("lost"),

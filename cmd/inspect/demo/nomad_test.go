@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"inspect/envs/proc"
 	"inspect/fixtures/nomadd"
 )
 
@@ -91,35 +93,45 @@ func TestNomad(t *testing.T) {
 // Whatever goes away while the harness works, the runner goes on, and its session
 // ends once, with its work, in its first attempt. Only what Nomad has given up is
 // given up by us, too: the old runner is refused, and the next attempt delivers.
+// On the double, or with NOMAD_BIN on agents that this test starts.
 func TestNomadAway(t *testing.T) {
-	const node = "node-1"
-	const lost = "the agent comes back after lost_after"
-	for name, fault := range map[string]func(s *stage, d *nomadd.Double) error{
-		"the agent dies and comes back": func(_ *stage, d *nomadd.Double) error { return errors.Join(d.Kill(node), d.Revive(node)) },
-		lost: func(_ *stage, d *nomadd.Double) error {
-			return errors.Join(d.Kill(node), d.LostAfter(node), d.Revive(node))
+	const lost = "the agent comes back after Nomad gave it up"
+	for name, fault := range map[string]func(ctx context.Context, s *stage, b *breakable) error{
+		"the agent dies and comes back": func(_ context.Context, _ *stage, b *breakable) error { return errors.Join(b.kill(), b.revive()) },
+		lost: func(_ context.Context, _ *stage, b *breakable) error {
+			return errors.Join(b.kill(), b.giveUp(), b.revive())
 		},
-		"the servers are started again": func(_ *stage, d *nomadd.Double) error { return errors.Join(d.Down(), d.Up()) },
-		"the node daemon is killed": func(s *stage, _ *nomadd.Double) error {
+		"the servers are killed and started again": func(_ context.Context, _ *stage, b *breakable) error { return errors.Join(b.down(), b.up()) },
+		"the node daemon is killed": func(_ context.Context, s *stage, _ *breakable) error {
 			_, err := s.kill("node", "")
 			return err
 		},
-		"inspect serve is stopped and started again": func(s *stage, _ *nomadd.Double) error {
-			return errors.Join(s.serve.stop(), s.again())
+		"inspect serve is away": func(ctx context.Context, s *stage, b *breakable) error {
+			return errors.Join(s.serve.stop(), proc.Sleep(ctx, proc.System(), b.absence), s.again())
+		},
+		"the control plane hangs": func(ctx context.Context, s *stage, b *breakable) error {
+			return s.hang(ctx, b.absence)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, d := double(t)
-			s := openStageWith(t, map[string]map[string]string{"away": small("--delay", "6s")}, func(st *story) { st.o.Nomad = c })
-			ctx := patienceOf(t, 5*time.Minute)
+			b := breakableCluster(t)
+			files := small("--delay", "6s")
+			files[".inspect.yml"] = strings.Replace(files[".inspect.yml"], "timeout: 15s", "timeout: 5m", 1)
+			s := openStageWith(t, map[string]map[string]string{"away": files}, func(st *story) { st.o.Nomad, st.o.Store = b.Cluster, b.flags })
+			ctx := patienceOf(t, 8*time.Minute)
 			t.Cleanup(func() { s.clearCluster(context.WithoutCancel(ctx)) })
 			id := s.of(ctx, "away", s.ask("away", "Too dear"))
-			s.until(ctx, id, "working", func(v sessionView) bool { return v.State == "working" })
 			s.jobs[jobOf(id, 1)] = true
-			if err := fault(s, d); err != nil {
+			if v := s.until(ctx, id, "working", func(v sessionView) bool { return v.State == "working" || v.Generation > 1 || v.Terminal }); v.State != "working" {
+				t.Fatalf("it is %s in attempt %d: %s %s", v.State, v.Generation, v.QueueReason, v.Words)
+			}
+			begun := time.Now()
+			if err := fault(ctx, s, b); err != nil {
 				t.Fatal(err)
 			}
+			t.Logf("broken and mended in %.1f s", time.Since(begun).Seconds())
 			v := s.until(ctx, id, "over", over)
+			t.Logf("over after %.1f s", time.Since(begun).Seconds())
 			if v.State != "delivered" || (v.Generation == 2) != (name == lost) {
 				t.Errorf("%s (%s: %s) in attempt %d", v.State, v.Reason, v.Words, v.Generation)
 			}
@@ -132,6 +144,24 @@ func TestNomadAway(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hang stops the control plane's process for a while; an ordinary user's is
+// serve itself.
+func (s *stage) hang(ctx context.Context, d time.Duration) error {
+	s.serve.mu.Lock()
+	pid := s.serve.cmd.Process.Pid
+	s.serve.mu.Unlock()
+	for _, p := range family(s.t, pid) {
+		if p.role() == "control-plane" {
+			pid = p.pid
+			break
+		}
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return errors.Join(proc.Sleep(ctx, proc.System(), d), syscall.Kill(pid, syscall.SIGCONT))
 }
 
 // The look at a job can fail.

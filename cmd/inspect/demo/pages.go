@@ -126,7 +126,7 @@ func await(ctx context.Context, what string, failed <-chan error, fn func() (boo
 }
 
 func (p pages) awaitUp(ctx context.Context, failed <-chan error) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	return await(ctx, "inspect serve does not answer", failed, func() (bool, error) {
 		err := p.get(ctx, "/healthz", nil)
