@@ -57,9 +57,9 @@ test-nomad:
 	@test -x "$(NOMAD_BIN)" || { echo "NOMAD_BIN must be the path of the nomad program, or nomad in PATH"; exit 1; }
 	go test -count 1 -timeout 30m -run 'TestIsAnEngine|TestReal' ./scheduler/nomad
 	go test -count 1 -timeout 30m -run 'TestNomad$$' ./cmd/inspect/demo
-	go test -count 1 -timeout 30m -v -run 'TestRealPace' ./cmd/inspect/demo
+	go test -count 1 -timeout 30m -v -run 'TestReal' ./cmd/inspect/demo
 	NOMAD_BIN=$(NOMAD_BIN) go test -count 1 -timeout 60m -run 'TestNomadAway' ./cmd/inspect/demo
-	@$(MAKE) demo ARGS="--engine nomad $(ARGS)"
+	@$(MAKE) demo ARGS="--engine nomad $(if $(INSPECT_TEST_NOMAD_POOL),--nomad-pool $(INSPECT_TEST_NOMAD_POOL)) $(ARGS)"
 
 # What a user waits for, each as a ratio or against a direct way in one run.
 bench:

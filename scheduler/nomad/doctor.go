@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,6 +72,7 @@ type doctor struct {
 	dates    *dates
 	known    []KnownNode
 	findings []Finding
+	kill     killTimeouts
 }
 
 func (d *doctor) say(level, what, format string, args ...any) {
@@ -259,8 +261,48 @@ func (d *doctor) rights(ctx context.Context) {
 		d.say(FindingFail, "rights", "the token may not: %s. The least policy:\n%s", strings.Join(lacks, ", "), Policy(d.o.Namespace))
 		return
 	}
-	d.say(FindingOK, "rights", "all that the engine asks for is allowed in namespace %s; read-logs is tried by the first log only", d.o.Namespace)
+	d.say(FindingOK, "rights", "all that the engine asks for is allowed in namespace %s", d.o.Namespace)
+	d.readLogs(ctx)
 }
+
+// readLogs is refused only for an allocation that there is, so where there is
+// none yet the token's own policies are read.
+func (d *doctor) readLogs(ctx context.Context) {
+	const lacks = "the token may not read-logs: what a runner wrote that ends without a word cannot be kept"
+	allocs, _, err := d.client.Allocations().List(d.query(ctx))
+	if err == nil && len(allocs) > 0 {
+		_, err := d.client.tail(allocs[0].ID, "stderr", 1, d.query(ctx))
+		if status, _, _ := answered(err); status == http.StatusForbidden {
+			d.say(FindingWarn, "rights", "%s", lacks)
+			return
+		}
+		d.say(FindingOK, "rights", "read-logs, too")
+		return
+	}
+	self, _, err := d.client.ACLTokens().Self(d.query(ctx))
+	if err != nil || self.Type == "management" || self.AccessorID == "acls-disabled" {
+		return // said before, or all is allowed
+	}
+	names := slices.Clone(self.Policies)
+	for _, r := range self.Roles {
+		if role, _, err := d.client.ACLRoles().Get(r.ID, d.query(ctx)); err == nil {
+			for _, p := range role.Policies {
+				names = append(names, p.Name)
+			}
+		}
+	}
+	for _, name := range names {
+		p, _, err := d.client.ACLPolicies().Info(name, d.query(ctx))
+		if err == nil && grantsLogs.MatchString(p.Rules) {
+			d.say(FindingOK, "rights", "the policy %s names read-logs; it is tried once there is a log", name)
+			return
+		}
+	}
+	d.say(FindingWarn, "rights", "no policy of the token names read-logs; without it what a runner wrote that ends without a word cannot be kept")
+}
+
+// grantsLogs finds in a policy's text what lets logs be read.
+var grantsLogs = regexp.MustCompile(`(?m)^[^#]*(read-logs|policy\s*=\s*"write")`)
 
 // probe has the form of a session's job.
 func (d *doctor) probe() *api.Job {

@@ -33,7 +33,6 @@ func (d *doctor) nodes(ctx context.Context) {
 	}
 	slices.SortFunc(pool, func(a, b *api.NodeListStub) int { return strings.Compare(a.Name, b.Name) })
 	d.versions(pool)
-	d.killTimeout()
 	by := map[string]string{} // our name -> Nomad's
 	for i, n := range pool {
 		if i == maxExamined {
@@ -42,6 +41,7 @@ func (d *doctor) nodes(ctx context.Context) {
 		}
 		d.node(ctx, n, by)
 	}
+	d.sayKillTimeouts()
 	for _, k := range d.known {
 		if _, ok := by[k.Name]; !ok && len(pool) <= maxExamined && k.Alive && !k.Draining {
 			d.say(FindingWarn, "node "+k.Name, "its node daemon is connected to us, and no machine of the pool has inspect.node = %s: no session is placed there; does it have --nomad-address, and may its token write nodes?", k.Name)
@@ -70,21 +70,71 @@ func (d *doctor) versions(pool []*api.NodeListStub) {
 	}
 }
 
-// killTimeout is a setting of each node that only its own agent tells, if the
-// token may read agents.
-func (d *doctor) killTimeout() {
-	self, err := d.client.Agent().Self()
+// killTimeouts are what the agents of nodes say of max_kill_timeout.
+type killTimeouts struct {
+	enough  int
+	unasked []string // nodes
+}
+
+// killTimeout is a setting of each node that only its own agent tells, if it can
+// be reached from here and the token may read agents.
+func (d *doctor) killTimeout(ctx context.Context, n *api.Node) {
+	set, err := d.maxKillTimeout(ctx, n)
+	switch {
+	case err != nil:
+		d.kill.unasked = append(d.kill.unasked, n.Name)
+	case set > 0 && set < killTimeout:
+		d.say(FindingWarn, "node "+n.Name, "it has max_kill_timeout = %s: runners that are ended get less than the %s they ask for to upload what they have", set, killTimeout)
+	default:
+		d.kill.enough++
+	}
+}
+
+// maxKillTimeout asks the agent of a node. The token goes in clear to no other
+// machine.
+func (d *doctor) maxKillTimeout(ctx context.Context, n *api.Node) (time.Duration, error) {
+	o := d.o
+	o.Address = "http://" + n.HTTPAddr
+	if n.TLSEnabled {
+		o.Address, o.ServerName = "https://"+n.HTTPAddr, "client."+o.Region+".nomad"
+	}
+	if err := o.checkAddress(); err != nil {
+		return 0, err
+	}
+	c, err := newClient(o)
 	if err != nil {
-		d.say(FindingOK, "kill timeout", "sessions' jobs ask for %s, which is the most that nodes grant unless max_kill_timeout is set; theirs can be read on the nodes only", killTimeout)
-		return
+		return 0, err
 	}
-	client, _ := self.Config["Client"].(map[string]any)
-	set, _ := client["MaxKillTimeout"].(string)
-	if most, err := time.ParseDuration(set); err == nil && most < killTimeout {
-		d.say(FindingWarn, "kill timeout", "this agent has max_kill_timeout = %s: runners that are ended get less than the %s they ask for to upload what they have", set, killTimeout)
-		return
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	q, err := c.query(ctx, c.here())
+	if err != nil {
+		return 0, err
 	}
-	d.say(FindingOK, "kill timeout", "%s are granted by this agent; those of other nodes can be read there only", killTimeout)
+	var self struct {
+		Config struct {
+			Client struct{ MaxKillTimeout string }
+		}
+	}
+	if _, err := c.Raw().Query("/v1/agent/self", &self, q); err != nil {
+		return 0, err
+	}
+	if self.Config.Client.MaxKillTimeout == "" {
+		return 0, nil // Nomad's own, which is as long as ours
+	}
+	return time.ParseDuration(self.Config.Client.MaxKillTimeout)
+}
+
+func (d *doctor) sayKillTimeouts() {
+	if d.kill.enough > 0 {
+		d.say(FindingOK, "kill timeout", "the %s that runners ask for are granted by %d nodes", killTimeout, d.kill.enough)
+	}
+	if len(d.kill.unasked) > 0 {
+		some := d.kill.unasked[:min(len(d.kill.unasked), 5)]
+		d.say(FindingOK, "kill timeout", "max_kill_timeout of %d nodes is told by their own agents only, which do not tell it here (%s): it must be at least %s where it is set; a token that may read agents, and https to them, would show it",
+			len(d.kill.unasked), strings.Join(some, ", "), killTimeout)
+	}
 }
 
 // node looks at one of them.
@@ -102,6 +152,7 @@ func (d *doctor) node(ctx context.Context, n *api.NodeListStub, by map[string]st
 		d.say(FindingFail, what, "it cannot be read: %v", plain(err))
 		return
 	}
+	d.killTimeout(ctx, full)
 	name := full.Meta[MetaNode]
 	if name == "" {
 		d.say(FindingFail, what, "no node daemon advertises itself there, so no session is placed on it: run inspect node there, by `inspect nomad node-job` or as a unit, with --nomad-address and a token that may write nodes")

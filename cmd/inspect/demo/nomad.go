@@ -23,6 +23,7 @@ import (
 // at it by its own means.
 type Cluster struct {
 	Address, Token            string
+	NodeToken                 string // of the node daemon, for the agent; empty: Token
 	Namespace, Pool           string
 	CAFile, CertFile, KeyFile string // PEM
 
@@ -32,7 +33,8 @@ type Cluster struct {
 
 // ClusterFrom reads the variables that Nomad's own program knows: NOMAD_ADDR,
 // NOMAD_TOKEN, NOMAD_NAMESPACE, NOMAD_CACERT, NOMAD_CLIENT_CERT and
-// NOMAD_CLIENT_KEY. The token may also be in the file that NOMAD_TOKEN_FILE names.
+// NOMAD_CLIENT_KEY. The token may also be in the file that NOMAD_TOKEN_FILE names;
+// then NOMAD_TOKEN, if it is set, is what the node daemon shows the agent.
 func ClusterFrom(getenv func(string) string, pool string) (*Cluster, error) {
 	c := &Cluster{
 		Address: getenv("NOMAD_ADDR"), Token: getenv("NOMAD_TOKEN"),
@@ -47,7 +49,7 @@ func ClusterFrom(getenv func(string) string, pool string) (*Cluster, error) {
 		if err != nil {
 			return nil, fmt.Errorf("NOMAD_TOKEN_FILE: %w", err)
 		}
-		c.Token = strings.TrimSpace(string(body))
+		c.Token, c.NodeToken = strings.TrimSpace(string(body)), c.Token
 	}
 	return c, c.connect()
 }
@@ -131,12 +133,15 @@ func (st *story) clusterFlags() ([]string, error) {
 	if uid != "" {
 		argv = append(argv, "--runner-uid", uid)
 	}
-	if c.Token != "" {
-		path := filepath.Join(st.dir, "nomad.token")
-		if err := os.WriteFile(path, []byte(c.Token), 0o600); err != nil {
+	for flag, token := range map[string]string{"--nomad-token-file": c.Token, "--nomad-agent-token-file": c.NodeToken} {
+		if token == "" {
+			continue
+		}
+		path := filepath.Join(st.dir, flag[2:])
+		if err := os.WriteFile(path, []byte(token), 0o600); err != nil {
 			return nil, err
 		}
-		argv = append(argv, "--nomad-token-file", path)
+		argv = append(argv, flag, path)
 	}
 	for flag, path := range map[string]string{"--nomad-ca-file": c.CAFile, "--nomad-cert-file": c.CertFile, "--nomad-key-file": c.KeyFile} {
 		if path != "" {
@@ -248,6 +253,7 @@ func (st *story) secrets() (map[string]string, error) {
 	add("App's key", strings.Split(string(st.github.KeyPEM()), "\n")[1])
 	add("GitHub token", "ghs_12345_")
 	add("Nomad token", st.o.Nomad.Token)
+	add("node daemon's Nomad token", st.o.Nomad.NodeToken)
 	add("model's key", st.key)
 	private := filepath.Join(st.dir, "data", "private")
 	files, err := os.ReadDir(private)

@@ -1,9 +1,14 @@
 package demo
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,7 +25,7 @@ import (
 func cluster(t *testing.T) *Cluster {
 	t.Helper()
 	if os.Getenv("NOMAD_ADDR") != "" {
-		c, err := ClusterFrom(os.Getenv, cmp.Or(os.Getenv("NOMAD_POOL"), "default"))
+		c, err := ClusterFrom(os.Getenv, cmp.Or(os.Getenv("INSPECT_TEST_NOMAD_POOL"), "default"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,6 +167,39 @@ func (s *stage) hang(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	return errors.Join(proc.Sleep(ctx, proc.System(), d), syscall.Kill(pid, syscall.SIGCONT))
+}
+
+// Runners may be fetched for each session: nodes check what they got.
+func TestRealArtifact(t *testing.T) {
+	if os.Getenv("NOMAD_ADDR") == "" {
+		t.Skip("NOMAD_ADDR is not set: the double fetches nothing")
+	}
+	body, err := os.ReadFile(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "inspect", time.Time{}, bytes.NewReader(body))
+	}))
+	t.Cleanup(files.Close)
+	for name, sum := range map[string][32]byte{"as it is": sha256.Sum256(body), "another": sha256.Sum256([]byte("another"))} {
+		t.Run(name, func(t *testing.T) {
+			s := openStageWith(t, map[string]map[string]string{"fetched": small()}, func(st *story) {
+				st.o.Nomad = cluster(t)
+				st.o.Store = []string{"--nomad-artifact", files.URL + "/inspect", "--nomad-artifact-checksum", "sha256:" + hex.EncodeToString(sum[:])}
+			})
+			ctx := patienceOf(t, 5*time.Minute)
+			t.Cleanup(func() { s.clearCluster(context.WithoutCancel(ctx)) })
+			id := s.of(ctx, "fetched", s.ask("fetched", "Too dear"))
+			for generation := range 3 {
+				s.jobs[jobOf(id, generation+1)] = true
+			}
+			v := s.until(ctx, id, "over", over)
+			if good := name == "as it is"; good != (v.State == "delivered") || !good && !strings.Contains(v.Words, "hecksum") {
+				t.Errorf("%s in attempt %d: %s", v.State, v.Generation, v.Words)
+			}
+		})
+	}
 }
 
 // The look at a job can fail.
