@@ -195,7 +195,7 @@ func TestRealArtifact(t *testing.T) {
 				s.jobs[jobOf(id, generation+1)] = true
 			}
 			v := s.until(ctx, id, "over", over)
-			if good := name == "as it is"; good != (v.State == "delivered") || !good && !strings.Contains(v.Words, "hecksum") {
+			if good := name == "as it is"; good != (v.State == "delivered") || !good && !strings.Contains(v.Words, "Expected: "+hex.EncodeToString(sum[:])) {
 				t.Errorf("%s in attempt %d: %s", v.State, v.Generation, v.Words)
 			}
 		})
