@@ -108,6 +108,28 @@ func AllSessionStateValues() []SessionState {
 	}
 }
 
+type Approval struct {
+	ID            int64
+	SessionID     string
+	Kind          string
+	Asked         json.RawMessage
+	Words         string
+	Digest        string
+	Bundle        string
+	Policy        string
+	BaseSha       string
+	RemoteHead    string
+	AskedBy       int64
+	AskedLogin    string
+	State         string
+	RequestedAt   time.Time
+	ExpiresAt     time.Time
+	AnsweredBy    int64
+	AnsweredLogin string
+	AnsweredHow   string
+	AnsweredAt    sql.NullTime
+}
+
 type Artifact struct {
 	SessionID string
 	Sha256    string
@@ -347,6 +369,17 @@ type RepositorySecret struct {
 	KeyID        string
 	SetBy        string
 	SetAt        time.Time
+}
+
+type Review struct {
+	RepositoryID int64
+	PullRequest  int32
+	HeadSha      string
+	Number       int32
+	Conclusion   string
+	Words        string
+	CheckRunID   int64
+	CreatedAt    time.Time
 }
 
 type Secret struct {

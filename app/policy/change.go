@@ -2,6 +2,9 @@ package policy
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -26,6 +29,8 @@ const (
 	ReasonTooLarge      = "too_large"
 	ReasonWithheldOnly  = "withheld_only" // all of it is what GitHub refuses us
 	ReasonBranchName    = "branch_name"
+	ReasonTestsVanished = "tests_vanished"
+	ReasonKnownSecret   = "known_secret" // the value of a secret that is in use here
 )
 
 // File modes git knows, as numbers of an object's tree entry.
@@ -63,6 +68,7 @@ type Change struct {
 	Collisions []Collision       // see Collisions
 	Messages   []string          // of the commits, oldest first
 	PatchBytes int64             // of the text patch, deletions of whole files left out
+	Vanished   []string          // names of tests that ran before the change and do not after it
 	Branch     string            // the branch it would be pushed to; empty: not judged
 }
 
@@ -76,6 +82,11 @@ type Rules struct {
 	// Find looks for secrets in what a file, if it is one, gains; nil means
 	// redact.Find. It may know exact values besides patterns.
 	Find func(path, text string) []redact.Finding
+	// Known says whether a text holds the value of a secret that is in use here.
+	// Such a change is never pushed. nil: none is known.
+	Known func(text string) bool
+	// FourEyes: what a person may allow is not allowed by a requester.
+	FourEyes bool
 	// Verify are the repository's verify commands: a change of a file they name
 	// is a risk.
 	Verify []string
@@ -89,7 +100,28 @@ func PublishRules(p spec.Publish) Rules {
 		Protected: append(spec.AlwaysProtected(), p.Protected...),
 		MaxFiles:  p.MaxFiles,
 		MaxBytes:  p.MaxBytes,
+		FourEyes:  p.FourEyes,
 	}
+}
+
+// Digest identifies the rules: an approval under other ones does not count. It
+// is hexadecimal SHA-256.
+func (r Rules) Digest() string {
+	protected := slices.Clone(r.Protected)
+	slices.Sort(protected)
+	body, err := json.Marshal(struct {
+		Prefix    string
+		Protected []string
+		MaxFiles  int
+		MaxBytes  int64
+		Verify    []string
+		FourEyes  bool
+	}{r.Prefix, slices.Compact(protected), r.MaxFiles, r.MaxBytes, r.Verify, r.FourEyes})
+	if err != nil {
+		panic("policy: texts and numbers always marshal: " + err.Error())
+	}
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:])
 }
 
 // Stricter returns the stricter of both rules: protected paths add up, numbers
@@ -109,13 +141,18 @@ func (r Rules) Stricter(o Rules) Rules {
 	if out.Find == nil {
 		out.Find = o.Find
 	}
+	out.FourEyes = r.FourEyes || o.FourEyes
 	return out
 }
 
 // Verdict is what may be done with a change.
 type Verdict struct {
-	// Refusal is nil if the change, without what is withheld, may be pushed.
+	// Refusal is nil if the change, without what is withheld, may be pushed once
+	// what is asked is allowed.
 	Refusal *ChangeRefusal
+	// Ask is what holds the change back until a person allows it, all of it or
+	// nothing.
+	Ask []Item
 	// Withheld are paths GitHub refuses to us (workflow files). They are left
 	// out of what is pushed and delivered as a patch beside it.
 	Withheld []string
@@ -124,6 +161,37 @@ type Verdict struct {
 	// Secret are the lines, names and targets that seem to hold secrets, as they
 	// stand in the change: nothing that is kept or told may show them.
 	Secret []string
+}
+
+// Item is one thing that a person may allow. What is plain text for people; paths
+// in it are quoted, secrets are never in it.
+type Item struct {
+	Reason string `json:"reason"` // ReasonProtectedPath, ReasonSecretFound or ReasonTestsVanished
+	What   string `json:"what"`
+}
+
+// AskWords say in sentences what is asked for.
+func AskWords(items []Item) string {
+	var words []string
+	for _, r := range askable {
+		var what []string
+		for _, i := range items {
+			if i.Reason == r.reason {
+				what = append(what, i.What)
+			}
+		}
+		if len(what) > 0 {
+			words = append(words, r.intro+": "+list(what)+".")
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// askable are the reasons a person may allow, the most important first.
+var askable = []struct{ reason, intro string }{
+	{ReasonSecretFound, "The change seems to hold secrets; their values are not shown"},
+	{ReasonProtectedPath, "The change touches protected paths"},
+	{ReasonTestsVanished, "Tests vanish with the change"},
 }
 
 // ChangeRefusal says why a change may not be pushed. Words are plain text for
@@ -145,6 +213,12 @@ func Judge(c Change, r Rules) Verdict {
 	add := func(reason, intro string, items []string) {
 		if len(items) > 0 {
 			found = append(found, ChangeRefusal{reason, intro + ": " + list(items) + "."})
+		}
+	}
+
+	ask := func(reason string, items []string) {
+		for _, i := range items {
+			v.Ask = append(v.Ask, Item{reason, i})
 		}
 	}
 
@@ -177,10 +251,12 @@ func Judge(c Change, r Rules) Verdict {
 	add(ReasonSubmodule, "The change touches submodules, which are not supported yet", submodules)
 	add(ReasonLink, "The change has symbolic links that leave the repository", links)
 	add(ReasonNameCollision, "The change has names that are one and the same on some file systems", collisionWords(c.Collisions))
-	where, lines := secrets(c, r)
+	where, known, lines := secrets(c, r)
 	v.Secret = lines
-	add(ReasonSecretFound, "The change seems to hold secrets; their values are not shown", where)
-	add(ReasonProtectedPath, "The change touches protected paths", protected)
+	add(ReasonKnownSecret, "The change holds the value of a secret that is in use, which nobody can allow", known)
+	ask(ReasonSecretFound, where)
+	ask(ReasonProtectedPath, protected)
+	ask(ReasonTestsVanished, vanished(c))
 	if len(c.Entries) > r.MaxFiles {
 		found = append(found, ChangeRefusal{ReasonTooManyFiles, fmt.Sprintf("The change touches %d files; at most %d are allowed (publish.max_files).", len(c.Entries), r.MaxFiles)})
 	}
@@ -200,15 +276,40 @@ func Judge(c Change, r Rules) Verdict {
 		for i, f := range found {
 			words[i] = f.Words
 		}
+		if asked := AskWords(v.Ask); asked != "" {
+			words = append(words, asked)
+		}
 		v.Refusal = &ChangeRefusal{found[0].Reason, strings.Join(words, " ")}
 	}
 	v.Risks = risks(c, r.Verify)
 	return v
 }
 
-// secrets names file and line of each finding, never its value, and returns
-// what holds the values.
-func secrets(c Change, r Rules) (where, lines []string) {
+// vanished are the tests that are gone after a change. A file that was moved to
+// another place among the tests is not.
+func vanished(c Change) []string {
+	kept := map[string]bool{}
+	for _, e := range c.Entries {
+		if e.NewMode != ModeNone && e.NewSHA != "" && partOfTests(strings.ToLower(e.Path)) {
+			kept[e.NewSHA] = true
+		}
+	}
+	var out []string
+	for _, e := range c.Entries {
+		if e.NewMode == ModeNone && partOfTests(strings.ToLower(e.Path)) && !kept[e.OldSHA] {
+			out = append(out, show(e.Path)+" (deleted)")
+		}
+	}
+	for _, name := range c.Vanished {
+		out = append(out, show(name)+" (did not run)")
+	}
+	return out
+}
+
+// secrets names file and line of each finding, never its value, apart those that
+// hold what is in use here, and returns what holds the values.
+func secrets(c Change, r Rules) (where, known, lines []string) {
+	isKnown := func(text string) bool { return r.Known != nil && r.Known(text) }
 	find := r.Find
 	if find == nil {
 		find = func(_, text string) []redact.Finding { return redact.Find(text) }
@@ -223,6 +324,12 @@ func secrets(c Change, r Rules) (where, lines []string) {
 			where = append(where, "the name of "+named[e.Path]+" ("+f.Rule+")")
 			lines = append(lines, e.Path)
 		}
+		if isKnown(e.Path) {
+			known = append(known, "the name of "+cmp.Or(named[e.Path], fmt.Sprintf("file %d of the change", i+1)))
+		}
+		if isKnown(c.Links[e.Path]) {
+			known = append(known, "the target of the link "+cmp.Or(named[e.Path], show(e.Path)))
+		}
 		for _, f := range find("", c.Links[e.Path]) {
 			where = append(where, "the target of the link "+cmp.Or(named[e.Path], show(e.Path))+" ("+f.Rule+")")
 			lines = append(lines, c.Links[e.Path])
@@ -230,6 +337,9 @@ func secrets(c Change, r Rules) (where, lines []string) {
 	}
 	for _, a := range c.Added {
 		path := cmp.Or(named[a.Path], show(a.Path))
+		if isKnown(strings.Join(a.Lines, "\n")) {
+			known = append(known, path)
+		}
 		for _, f := range find(a.Path, strings.Join(a.Lines, "\n")) {
 			line := ""
 			if i := f.Line - 1; i >= 0 && i < len(a.Numbers) {
@@ -246,7 +356,7 @@ func secrets(c Change, r Rules) (where, lines []string) {
 			lines = append(lines, all[f.Line-1:min(max(f.End, f.Line), len(all))]...)
 		}
 	}
-	return slices.Compact(where), lines
+	return slices.Compact(where), known, lines
 }
 
 // risks are things a reviewer should look at twice.

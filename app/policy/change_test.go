@@ -23,6 +23,13 @@ func deleted(path string) Entry {
 	return Entry{Status: 'D', OldMode: ModeFile, OldSHA: strings.Repeat("b", 40), Path: path}
 }
 
+// moved is a file that is in another place with the same content.
+func moved(from, to string) Change {
+	there := added(to)
+	there.NewSHA = strings.Repeat("b", 40)
+	return of(deleted(from), there)
+}
+
 func of(es ...Entry) Change { return Change{Entries: es, PatchBytes: 100} }
 
 func TestJudge(t *testing.T) {
@@ -60,6 +67,11 @@ func TestJudge(t *testing.T) {
 		"protected deletion":       {of(deleted(".github/CODEOWNERS")), ReasonProtectedPath, nil},
 		"workflows become a file":  {of(added(".github/workflows")), ReasonProtectedPath, nil},
 		"link among workflows":     {link(".github/workflows/x.yml", "../../a"), ReasonProtectedPath, nil},
+		"deleted test":             {of(changed("a.go"), deleted("a/b_test.go")), ReasonTestsVanished, []string{`"a/b_test.go" (deleted)`}},
+		"deleted test data":        {of(deleted("Testdata/x.json")), ReasonTestsVanished, nil},
+		"moved test":               {moved("a_test.go", "b/a_test.go"), "", nil},
+		"moved out of the tests":   {moved("a_test.go", "a.go.old"), ReasonTestsVanished, nil},
+		"tests that did not run":   {Change{Entries: []Entry{changed("a_test.go")}, Vanished: []string{"TestAdd"}}, ReasonTestsVanished, []string{`"TestAdd" (did not run)`}},
 		"workflows only":           {of(changed(".github/workflows/ci.yml")), ReasonWithheldOnly, []string{"ci.yml"}},
 		"workflows beside":         {of(changed(".github/workflows/ci.yml"), changed("a.go")), "", nil},
 		"too many":                 {many, ReasonTooManyFiles, []string{"101", "100"}},
@@ -115,12 +127,22 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := Judge(c.change, rules())
+			asked := slices.ContainsFunc(askable, func(a struct{ reason, intro string }) bool { return a.reason == c.reason })
 			switch {
+			case v.Refusal != nil && asked:
+				t.Fatalf("refused for %s, should be asked for %s", v.Refusal.Reason, c.reason)
+			case asked && (len(v.Ask) == 0 || v.Ask[0].Reason != c.reason):
+				t.Fatalf("asked for %+v, want %s", v.Ask, c.reason)
+			case asked:
+				v.Refusal = &ChangeRefusal{c.reason, AskWords(v.Ask)}
 			case v.Refusal == nil && c.reason != "":
 				t.Fatalf("passed, should be refused for %s", c.reason)
 			case v.Refusal != nil && v.Refusal.Reason != c.reason:
 				t.Fatalf("refused for %s (%s), want %q", v.Refusal.Reason, v.Refusal.Words, c.reason)
 			case v.Refusal == nil:
+				if len(v.Ask) > 0 {
+					t.Fatalf("asked for %+v", v.Ask)
+				}
 				return
 			}
 			for _, w := range c.words {
@@ -185,7 +207,7 @@ func TestProtected(t *testing.T) {
 		}
 	}
 	r := PublishRules(spec.Publish{MaxFiles: 1, MaxBytes: 1})
-	if v := Judge(of(changed(".github/x")), r); v.Refusal == nil || v.Refusal.Reason != ReasonProtectedPath {
+	if v := Judge(of(changed(".github/x")), r); len(v.Ask) != 1 || v.Ask[0].Reason != ReasonProtectedPath {
 		t.Errorf("the default protection can be taken away: %+v", v)
 	}
 }
@@ -195,6 +217,9 @@ func TestStricter(t *testing.T) {
 	got := a.Stricter(Rules{Protected: []string{"b"}, MaxFiles: 5, MaxBytes: 50})
 	if got.MaxFiles != 5 || got.MaxBytes != 10 || !slices.Equal(got.Protected, []string{"a", "b"}) || got.Prefix != "inspect" {
 		t.Errorf("%+v", got)
+	}
+	if !a.Stricter(Rules{FourEyes: true}).FourEyes || !(Rules{FourEyes: true}).Stricter(a).FourEyes {
+		t.Error("four eyes can be taken away")
 	}
 	if got := a.Stricter(Rules{}); got.MaxFiles != 100 || got.MaxBytes != 10 {
 		t.Errorf("a floor without values bounds: %+v", got)
@@ -207,8 +232,37 @@ func TestKnownSecretsCount(t *testing.T) {
 	r.Find = func(_, text string) []redact.Finding { return known.Find(text) }
 	c := of(added("a"))
 	c.Added = []AddedText{{Path: "a", Lines: []string{"x hunter2hunter2"}, Numbers: []int{3}}}
-	if v := Judge(c, r); v.Refusal == nil || v.Refusal.Reason != ReasonSecretFound || strings.Contains(v.Refusal.Words, "hunter2") {
-		t.Errorf("%+v", v.Refusal)
+	if v := Judge(c, r); len(v.Ask) != 1 || v.Ask[0].Reason != ReasonSecretFound || strings.Contains(v.Ask[0].What, "hunter2") {
+		t.Errorf("%+v", v)
+	}
+	// Nobody can allow the value of one that is in use.
+	r.Known = func(text string) bool { return strings.Contains(text, "hunter2hunter2") }
+	link := of(Entry{Status: 'A', NewMode: ModeLink, Path: "l"})
+	link.Links = map[string]string{"l": "hunter2hunter2"}
+	for _, c := range []Change{c, of(added("k/hunter2hunter2")), link} {
+		if v := Judge(c, r); v.Refusal == nil || v.Refusal.Reason != ReasonKnownSecret || strings.Contains(v.Refusal.Words, "hunter2") {
+			t.Errorf("%+v", v.Refusal)
+		}
+	}
+}
+
+// An approval counts under the same rules only, whatever order they come in.
+func TestRulesDigest(t *testing.T) {
+	base := Rules{Prefix: "inspect", Protected: []string{"a", "b"}, MaxFiles: 1, MaxBytes: 1, Verify: []string{"make"}}
+	same := base
+	same.Protected = []string{"b", "a", "b"}
+	if base.Digest() != same.Digest() {
+		t.Error("the order of the patterns counts")
+	}
+	for name, change := range map[string]func(*Rules){
+		"prefix": func(r *Rules) { r.Prefix = "x" }, "protected": func(r *Rules) { r.Protected = []string{"a"} }, "files": func(r *Rules) { r.MaxFiles++ },
+		"bytes": func(r *Rules) { r.MaxBytes++ }, "verify": func(r *Rules) { r.Verify = nil }, "four eyes": func(r *Rules) { r.FourEyes = true },
+	} {
+		r := base
+		change(&r)
+		if r.Digest() == base.Digest() {
+			t.Errorf("another %s is the same", name)
+		}
 	}
 }
 
@@ -232,7 +286,7 @@ func TestVerdictTellsWhatHoldsSecrets(t *testing.T) {
 	if want := []string{path, target, "b hunter2hunter2", "c", "n hunter2hunter2"}; !slices.Equal(v.Secret, want) {
 		t.Errorf("%q, want %q", v.Secret, want)
 	}
-	if w := v.Refusal.Words; strings.Contains(w, "hunter2") || !strings.Contains(w, "file 1 of the change line 4 (x)") {
+	if w := AskWords(v.Ask); strings.Contains(w, "hunter2") || !strings.Contains(w, "file 1 of the change line 4 (x)") {
 		t.Error(w)
 	}
 }

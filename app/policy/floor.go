@@ -72,7 +72,7 @@ type layer struct {
 // Tighten returns the stricter of r and the bounds.
 func (b Bounds) Tighten(r Rules) Rules {
 	for _, l := range b {
-		r = r.Stricter(Rules{Protected: l.keys.Protected, MaxFiles: l.keys.MaxFiles, MaxBytes: l.keys.MaxBytes})
+		r = r.Stricter(Rules{Protected: l.keys.Protected, MaxFiles: l.keys.MaxFiles, MaxBytes: l.keys.MaxBytes, FourEyes: l.keys.FourEyes})
 	}
 	return r
 }
@@ -176,6 +176,7 @@ func Effective(sp spec.Spec, b Bounds) (spec.Spec, []Value, error) {
 	number(&e, "publish.max_files", &p.MaxFiles, def.Publish.MaxFiles, func(k spec.FloorKeys) int { return k.MaxFiles }, intWords)
 	number(&e, "publish.max_bytes", &p.MaxBytes, def.Publish.MaxBytes, func(k spec.FloorKeys) int64 { return k.MaxBytes }, bytesWords)
 	e.plain("publish.prefix", p.Prefix, def.Publish.Prefix)
+	e.fourEyes()
 
 	if len(e.beyond) > 0 {
 		guessed := sp.EgressGuessed && slices.ContainsFunc(e.beyond, func(w Beyond) bool { return w.Key == "egress" })
@@ -300,7 +301,7 @@ func (e *effect) egress(sp spec.Spec) {
 	e.values = append(e.values, Value{Key: "egress", Value: words(sp.Egress), From: from})
 	e.atMost("egress", func(k spec.FloorKeys) []string { return k.Egress }, func(most []string) []string {
 		var out []string
-		for _, asked := range sp.Egress {
+		for _, asked := range slices.Concat(sp.Egress, sp.Allowed) {
 			if !coversHost(most, asked) {
 				out = append(out, asked)
 			}
@@ -387,6 +388,47 @@ func (e *effect) protected(sp spec.Spec) {
 		}
 	}
 	e.out.Publish.Protected = all
+}
+
+// fourEyes holds if anybody asks for it.
+func (e *effect) fourEyes() {
+	value := Value{Key: "publish.four_eyes", Value: strconv.FormatBool(e.out.Publish.FourEyes), From: spec.FileName}
+	if !e.out.Publish.FourEyes {
+		value.From = fromDefault
+		for _, l := range e.bounds {
+			if l.keys.FourEyes {
+				e.out.Publish.FourEyes = true
+				value.Value, value.From = "true", l.from
+				break
+			}
+		}
+	}
+	e.values = append(e.values, value)
+}
+
+// FourEyes says whether the bounds want it of every session.
+func (b Bounds) FourEyes() bool {
+	return slices.ContainsFunc(b, func(l layer) bool { return l.keys.FourEyes })
+}
+
+// Host is a *BeyondError if a repository may not reach an entry of egress.
+func (b Bounds) Host(entry string) error {
+	e := effect{bounds: b}
+	if e.egress(spec.Spec{Egress: []string{entry}}); len(e.beyond) > 0 {
+		return &BeyondError{What: e.beyond}
+	}
+	return nil
+}
+
+// Budget is a *BeyondError if a session may not have that much to spend.
+func (b Bounds) Budget(asked spec.Money) error {
+	e := effect{bounds: b}
+	most := asked
+	number(&e, "limits.budget_usd", &most, 0, func(k spec.FloorKeys) spec.Money { return k.Limits.Budget }, spec.Money.String)
+	if v := e.values[0]; most < asked {
+		return &BeyondError{What: []Beyond{{Key: v.Key, Asked: v.Instead, Most: v.Value, From: v.From}}}
+	}
+	return nil
 }
 
 func equal(most, asked string) bool { return most == asked }

@@ -66,7 +66,7 @@ func TestParseFloorSaysWhatIsWrong(t *testing.T) {
 		"no tier":            {"version: 1\ndefaults: {sandbox: chroot}\n", "line 2: defaults.sandbox: expected the least tier of sandboxes, bubblewrap or gvisor"},
 		"no image":           {"version: 1\ndefaults: {images: [debian]}\n", "line 2: defaults.images[0]: expected a pattern of images like registry.example/dev/*"},
 		"no provenance":      {"version: 1\ndefaults: {data: [real]}\n", "line 2: defaults.data[0]: expected synthetic, scrubbed or production"},
-		"four eyes":          {"version: 1\ndefaults: {publish: {four_eyes: true}}\n", `line 2: defaults.publish.four_eyes: "true" is not supported yet`},
+		"four eyes":          {"version: 1\ndefaults: {publish: {four_eyes: maybe}}\n", `line 2: defaults.publish.four_eyes: expected true or false`},
 		"priority":           {"version: 1\ndefaults: {limits: {priority: 51}}\n", "line 2: defaults.limits.priority: expected a number from 0 to 50"},
 		"a label's priority": {"version: 1\ndefaults: {priority_labels: {urgent: 0}}\n", "line 2: defaults.priority_labels.urgent: expected a number from 1 to 50"},
 		"alias":              {"version: 1\ndefaults: &a {}\n", "line 2: defaults: expected a plain value; anchors and aliases are not allowed"},
@@ -312,6 +312,10 @@ func TestEachKeyOfTheFloorBinds(t *testing.T) {
 		"MaxBytes": {floor: "publish: {max_bytes: 5KiB}", shown: Value{Key: "publish.max_bytes", Value: "5KiB"},
 			holds: func(sp spec.Spec, b Bounds) bool {
 				return sp.Publish.MaxBytes == 5<<10 && b.Tighten(Rules{MaxBytes: 9 << 10}).MaxBytes == 5<<10
+			}},
+		"FourEyes": {floor: "publish: {four_eyes: true}", shown: Value{Key: "publish.four_eyes", Value: "true"},
+			holds: func(sp spec.Spec, b Bounds) bool {
+				return sp.Publish.FourEyes && b.FourEyes() && b.Tighten(Rules{}).FourEyes
 			}},
 		"RefreshEvery": {floor: "refresh: {every: 1h}", shown: Value{Key: "refresh.every", Value: "1h"},
 			holds: func(sp spec.Spec, _ Bounds) bool { return sp.Refresh.Every == time.Hour }},
@@ -621,4 +625,32 @@ func opens(entries []string, host, port string) bool {
 		}
 	}
 	return false
+}
+
+// What a person asks for while a session goes on is bound like what its file says.
+func TestHostAndBudgetAreBound(t *testing.T) {
+	b, _ := floorOf(t, "version: 1\ndefaults: {egress: [go, \"*.internal.example\"], limits: {budget_usd: 2}}\n").For(1, "a/b")
+	for entry, ok := range map[string]bool{"a.internal.example": true, "a.internal.example:443": true, "go": true, "npm": false, "evil.example": false, "a.internal.example:22": false} {
+		if err := b.Host(entry); (err == nil) != ok {
+			t.Errorf("%s: %v", entry, err)
+		}
+		if err := (Bounds{}).Host(entry); err != nil {
+			t.Errorf("nothing binds %s: %v", entry, err)
+		}
+	}
+	if err := b.Budget(2 * spec.Dollar); err != nil {
+		t.Error(err)
+	}
+	if err := b.Budget(2*spec.Dollar + 1); err == nil || !strings.Contains(err.Error(), "$2.00") {
+		t.Error(err)
+	}
+	if err := (Bounds{}).Budget(1000 * spec.Dollar); err != nil {
+		t.Error(err)
+	}
+	// What was allowed to a session is judged with the rest when the floor has changed.
+	sp := spec.Default()
+	sp.Allowed = []string{"evil.example"}
+	if _, _, err := Effective(sp, b); err == nil {
+		t.Error("a host beyond the floor stays allowed")
+	}
 }

@@ -41,6 +41,7 @@ type FloorKeys struct {
 	Protected []string // added to those of a repository
 	MaxFiles  int
 	MaxBytes  int64
+	FourEyes  bool // no repository can do without
 	// RefreshEvery is the least a repository may ask for under refresh.every.
 	RefreshEvery time.Duration
 	// KeepFailed is the most a repository may ask for under keep_failed; 0 keeps
@@ -209,5 +210,6 @@ func buildFloorKeys(n *yaml.Node) FloorKeys {
 	texts(child(publish, "protected"), &k.Protected)
 	number(child(publish, "max_files"), &k.MaxFiles)
 	size(child(publish, "max_bytes"), &k.MaxBytes)
+	k.FourEyes = yes(child(publish, "four_eyes"))
 	return k
 }

@@ -337,6 +337,7 @@ func build(root *yaml.Node) Spec {
 	texts(child(publish, "protected"), &s.Publish.Protected)
 	number(child(publish, "max_files"), &s.Publish.MaxFiles)
 	size(child(publish, "max_bytes"), &s.Publish.MaxBytes)
+	s.Publish.FourEyes = yes(child(publish, "four_eyes"))
 	texts(child(child(root, "triggers"), "labels"), &s.Triggers.Labels)
 	return s
 }
@@ -401,6 +402,9 @@ func size(n *yaml.Node, into *int64) {
 		*into, _ = parseSize(n.Value)
 	}
 }
+
+// yes tells whether a key is there and true.
+func yes(n *yaml.Node) bool { return n != nil && n.Value == "true" }
 
 func duration(n *yaml.Node, into *time.Duration) {
 	if n != nil {

@@ -121,7 +121,7 @@ func schema() field {
 			"protected": {kind: kindList, help: "a list of path patterns", item: &field{kind: kindText, help: "a path pattern like **/migrations/**, at most 200 bytes and with at most two groups in braces", check: plainPattern}, max: 200},
 			"max_files": {kind: kindInt, help: "a number from 1 to 10000", check: between(1, 10_000)},
 			"max_bytes": {kind: kindSize, help: "a size like 4MiB, up to 64MiB", check: sizeBetween(1, 64<<20)},
-			"four_eyes": {kind: kindBool, help: "true or false", laterIf: func(s string) bool { return s == "true" }},
+			"four_eyes": {kind: kindBool, help: "true or false"},
 			"signed":    {kind: kindText, help: "auto, always or never", only: []string{"auto", "always", "never"}, laterIf: func(s string) bool { return s != "never" }},
 		}},
 		"checks": {kind: kindMap, help: "a map", fields: map[string]field{

@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -28,6 +29,9 @@ type Spec struct {
 	// repository's files so that setup can fetch what they name, and is for
 	// setup alone.
 	EgressGuessed bool `json:"egress_guessed,omitempty"`
+	// Allowed are hosts that people allowed to one session beside Egress. No file
+	// has them.
+	Allowed []string `json:"allowed,omitempty"`
 	// Inject are the credentials the egress proxy adds; each Host is an entry
 	// of Egress too.
 	Inject  []Injection `json:"inject,omitempty"`
@@ -200,6 +204,9 @@ type Publish struct {
 	Protected []string `json:"protected,omitempty"` // doublestar globs, in addition to AlwaysProtected
 	MaxFiles  int      `json:"max_files"`
 	MaxBytes  int64    `json:"max_bytes"` // of the patch
+	// FourEyes: what a session was asked for is approved by somebody who had no
+	// hand in it, and so is its pull request.
+	FourEyes bool `json:"four_eyes,omitempty"`
 }
 
 // AlwaysProtected are globs no repository can take away. .lfsconfig says where
@@ -232,12 +239,13 @@ func Default() Spec {
 }
 
 // DeclaredEgress is what the agent and verification may reach: what the
-// repository declared, and nothing of what was only guessed.
+// repository declared and what was allowed to the session, and nothing of what
+// was only guessed.
 func (s Spec) DeclaredEgress() []string {
 	if s.EgressGuessed {
-		return nil
+		return s.Allowed
 	}
-	return s.Egress
+	return slices.Concat(s.Egress, s.Allowed)
 }
 
 // EnvironmentDigest identifies what a snapshot is made from besides the

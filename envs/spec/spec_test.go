@@ -23,7 +23,7 @@ verify:
   - {name: lint, run: make lint}
 limits: {cpu: 1.5, memory: 512MiB, pids: 64, disk: 1GiB, egress: 2GiB, timeout: 5m, concurrent: 2, budget_usd: 2.125}
 harness: {kind: command, command: "fix-it --fast", model: anthropic/claude-sonnet}
-publish: {prefix: robots, draft: true, push: stacked, protected: ["**/migrations/**"], max_files: 7, max_bytes: 1MiB, four_eyes: false, signed: never}
+publish: {prefix: robots, draft: true, push: stacked, protected: ["**/migrations/**"], max_files: 7, max_bytes: 1MiB, four_eyes: true, signed: never}
 triggers: {labels: [inspect, "help wanted"], commands: write, on_buildkite_failure: false}
 `))
 	if problems != nil {
@@ -42,7 +42,7 @@ triggers: {labels: [inspect, "help wanted"], commands: write, on_buildkite_failu
 		Limits:   Limits{CPU: 1.5, MemoryBytes: 512 << 20, Pids: 64, DiskBytes: 1 << 30, EgressBytes: 2 << 30, Timeout: 5 * time.Minute, Concurrent: 2, Budget: 2125 * Dollar / 1000},
 		Refresh:  Default().Refresh,
 		Harness:  Harness{Kind: "command", Command: "fix-it --fast", Model: "anthropic/claude-sonnet"},
-		Publish:  Publish{Prefix: "robots", Protected: []string{"**/migrations/**"}, MaxFiles: 7, MaxBytes: 1 << 20},
+		Publish:  Publish{Prefix: "robots", Protected: []string{"**/migrations/**"}, MaxFiles: 7, MaxBytes: 1 << 20, FourEyes: true},
 		Triggers: Triggers{Labels: []string{"inspect", "help wanted"}, Commands: "write"},
 	}
 	if d := cmp.Diff(want, got); d != "" {
@@ -166,7 +166,7 @@ func TestProblems(t *testing.T) {
 		{"budget too exact", "version: 1\nlimits: {budget_usd: 1.2345}\n", "line 2: limits.budget_usd: expected an amount"},
 		{"harness unknown", "version: 1\nharness: {kind: magic}\n", `line 2: harness.kind: expected opencode, claude, codex or command, but found "magic"`},
 		{"push head", "version: 1\npublish: {push: head}\n", `line 2: publish.push: "head" is not supported yet`},
-		{"four eyes", "version: 1\npublish: {four_eyes: true}\n", `line 2: publish.four_eyes: "true" is not supported yet`},
+		{"four eyes", "version: 1\npublish: {four_eyes: 1}\n", `line 2: publish.four_eyes: expected true or false`},
 		{"pattern bomb", "version: 1\npublish: {protected: [\"" + strings.Repeat("{a,aa}", 40) + "b\"]}\n", "line 2: publish.protected[0]: expected a path pattern"},
 		{"bad pattern", "version: 1\npublish: {protected: [\"[\"]}\n", "line 2: publish.protected[0]: expected a path pattern"},
 		{"prefix", "version: 1\npublish: {prefix: ../x}\n", `line 2: publish.prefix: expected lower-case letters, digits and '-', at most 30, but found "../x"`},

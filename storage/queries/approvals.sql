@@ -1,0 +1,33 @@
+-- What people are asked to allow.
+
+-- name: InsertApproval :one
+INSERT INTO approvals (session_id, kind, asked, words, digest, bundle, policy, base_sha, remote_head, asked_by, asked_login, requested_at, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+RETURNING *;
+
+-- name: PendingApprovals :many
+SELECT * FROM approvals WHERE session_id = $1 AND state = 'pending' ORDER BY id;
+
+-- name: ApprovedApprovals :many
+-- What was allowed to a session, in the order it was asked for.
+SELECT * FROM approvals WHERE session_id = $1 AND state = 'approved' ORDER BY id;
+
+-- name: AnswerApproval :one
+UPDATE approvals SET state = sqlc.arg(state), answered_by = sqlc.arg(by_id), answered_login = sqlc.arg(login), answered_how = sqlc.arg(how), answered_at = sqlc.arg(now)::timestamptz
+WHERE id = sqlc.arg(id) AND state = 'pending'
+RETURNING *;
+
+-- name: CloseApproval :one
+-- It does not count any more, whoever has answered it.
+UPDATE approvals SET state = sqlc.arg(state) WHERE id = sqlc.arg(id) AND state IN ('pending', 'approved')
+RETURNING *;
+
+-- name: DueApprovals :many
+-- Those that nobody answered in time. A session that waits for one expires itself.
+SELECT a.* FROM approvals a JOIN sessions s ON s.id = a.session_id
+WHERE a.state = 'pending' AND a.expires_at <= sqlc.arg(now)::timestamptz AND s.state <> 'needs_approval'
+ORDER BY a.expires_at LIMIT sqlc.arg(at_most)::integer;
+
+-- name: WidenSession :exec
+-- A person allowed more than the session was created with.
+UPDATE sessions SET spec = sqlc.arg(spec), budget = sqlc.arg(budget) WHERE id = sqlc.arg(id);
