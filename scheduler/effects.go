@@ -32,10 +32,11 @@ type Effects interface {
 	GitTokenDone(ctx context.Context, repositoryID int64)
 }
 
-// Published is what Publish did. Exactly one of Receipt and Refusal is set.
+// Published is what Publish did. Exactly one of its fields is set.
 type Published struct {
 	Receipt *Receipt
 	Refusal *Refusal
+	Ask     *Ask // nothing was pushed; Publish is called again when it is allowed
 }
 
 // Refusal says why a result was not pushed. The work stays in the evidence.

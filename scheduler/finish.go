@@ -141,6 +141,12 @@ func (s *Scheduler) stepPublish(ctx context.Context, sess storage.Session) error
 	}
 	// What was done must be written even if the step was interrupted.
 	ctx = context.WithoutCancel(ctx)
+	if ask := p.Ask; ask != nil {
+		_, err := s.apply(ctx, sess, change{to: NeedsApproval, words: ask.Words, with: func(q *storage.Queries, row *storage.Session) error {
+			return s.askToPublish(ctx, q, row, *ask)
+		}})
+		return err
+	}
 	if r := p.Refusal; r != nil {
 		_, err := s.apply(ctx, sess, change{to: r.State, reason: r.Reason, words: r.Words})
 		return err
@@ -163,9 +169,17 @@ func (s *Scheduler) stepPublish(ctx context.Context, sess storage.Session) error
 // check refuses what is not a proof: success is only reported with one. Where
 // there is no forge there is no pull request to prove it with.
 func (p Published) check(noForge bool) error {
+	brought := 0
+	for _, is := range []bool{p.Receipt != nil, p.Refusal != nil, p.Ask != nil} {
+		if is {
+			brought++
+		}
+	}
 	switch {
-	case (p.Receipt == nil) == (p.Refusal == nil):
-		return errors.New("publishing brought neither a receipt nor a refusal")
+	case brought != 1:
+		return errors.New("publishing brought not one of a receipt, a refusal and a question")
+	case p.Ask != nil && (noForge || p.Ask.Digest == "" || len(p.Ask.Asked.Items) == 0):
+		return errors.New("the question lacks what is asked, or there is nobody to answer it")
 	case p.Refusal != nil && !(p.Refusal.State == Failed || p.Refusal.State == NoChange || p.Refusal.State == Stopped):
 		return fmt.Errorf("a refusal cannot end as %s", p.Refusal.State)
 	case p.Receipt != nil && (p.Receipt.Branch == "" || p.Receipt.HeadSHA == ""):

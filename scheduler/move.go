@@ -48,6 +48,8 @@ func (s *Scheduler) deadlineOf(sess storage.Session, to State, now time.Time) ti
 		return now.Add(verify + s.times.WorkMargin)
 	case Publishing:
 		return now.Add(s.times.Publish)
+	case NeedsApproval:
+		return now.Add(s.times.Approval)
 	default:
 		return now.Add(s.times.Queue)
 	}
@@ -112,6 +114,12 @@ func (s *Scheduler) applyLocked(ctx context.Context, tx *storage.Tx, row storage
 	q, now := tx.Q(), s.clock.Now()
 	if c.with != nil {
 		if err := c.with(q, &row); err != nil {
+			return row, err
+		}
+	}
+	if Terminal(c.to) || c.to == Publishing {
+		// A result is never pushed while something waits for an answer.
+		if err := s.closePending(ctx, q, &row, approvalVoid, "The work is over."); err != nil {
 			return row, err
 		}
 	}

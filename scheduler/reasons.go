@@ -15,6 +15,8 @@ const (
 	ReasonSnapshotMissing   = "snapshot_missing"   // the nodes it was placed on did not have it
 	ReasonSync              = "sync"               // the base commit could not be fetched
 	ReasonStopped           = "stopped"            // a person asked for it
+	ReasonRejected          = "rejected"           // a person said no to what waited for approval
+	ReasonApprovalExpired   = "approval_expired"   // nobody answered in time
 	ReasonDenied            = "denied"             // the operator's policy allows it no more
 	ReasonTimeout           = "timeout"            // the work or the verification took too long
 	ReasonAttemptsExhausted = "attempts_exhausted" // every attempt was lost
@@ -34,7 +36,11 @@ const (
 	EventAttempt = "attempt"       // {"generation","node","snapshot","why"}
 	EventSecrets = "secrets"       // {"to","node","versions"}: of secrets whose values were given out for the first time in an attempt
 	EventStop    = "stop"          // {"who","words"}
-	EventGitHub  = "github"        // a write to GitHub: asked for, then answered
+	// EventApproval is what became of an approval: {"approval","kind","state",
+	// "digest","words","who","who_id","how"}, when it is asked for also "asked" and
+	// what it is bound to.
+	EventApproval = "approval"
+	EventGitHub   = "github" // a write to GitHub: asked for, then answered
 )
 
 // MaxAttempts is how many attempts one session gets, anew each time it is rewound.

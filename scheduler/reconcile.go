@@ -14,6 +14,9 @@ import (
 	"inspect/storage"
 )
 
+// waitCheck is between two looks at a session that waits for a person.
+const waitCheck = time.Minute
+
 // errBusy says that somebody else is looking at the session now.
 var errBusy = errors.New("somebody else is looking at this session")
 
@@ -115,8 +118,8 @@ func (s *Scheduler) step(ctx context.Context, sess storage.Session) error {
 		return s.stepAttempt(ctx, sess)
 	case Publishing:
 		return s.stepPublish(ctx, sess)
-	default: // a person is waited for
-		return s.later(s.times.Check)
+	default: // a person is waited for, whose answer wakes the session
+		return s.later(waitCheck)
 	}
 }
 
@@ -335,7 +338,10 @@ func (s *Scheduler) stepDeadline(ctx context.Context, sess storage.Session) erro
 	case Publishing:
 		c = change{to: Infrastructure, reason: ReasonPublishTimeout, words: "The result could not be published in time. It is kept in the evidence."}
 	default:
-		c = change{to: Stopped, reason: "approval_expired", words: "Nobody answered in time."}
+		c = change{to: Stopped, reason: ReasonApprovalExpired, words: "Nobody answered in time. Nothing was pushed; the work is kept in the evidence.",
+			with: func(q *storage.Queries, row *storage.Session) error {
+				return s.closePending(ctx, q, row, approvalExpired, "Nobody answered in time.")
+			}}
 	}
 	return s.giveUp(ctx, sess, c)
 }

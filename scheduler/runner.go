@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 
 	"github.com/sqlc-dev/pqtype"
 
@@ -116,7 +117,7 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 	}
 	out.Internal = s.o.EgressInternal
 	out.Services, out.Egress, out.Inject = wireServices(sp.Services), sp.DeclaredEgress(), wireInject(sp.Inject)
-	out.SetupEgress = sp.Egress // also what was only guessed
+	out.SetupEgress = slices.Concat(sp.Egress, sp.Allowed) // also what was only guessed
 	for _, v := range sp.Verify {
 		out.Verify = append(out.Verify, wire.Verify(v))
 	}
@@ -197,6 +198,12 @@ func (s *Scheduler) Directives(ctx context.Context, r Runner, after int64) (wire
 			case wire.DirectivePrompt:
 				d.Prompt = new(wire.PromptDirective)
 				err = json.Unmarshal(row.Data.RawMessage, d.Prompt)
+			case wire.DirectiveAllowHost:
+				d.AllowHost = new(wire.AllowHostDirective)
+				err = json.Unmarshal(row.Data.RawMessage, d.AllowHost)
+			case wire.DirectiveBudget:
+				d.Budget = new(wire.BudgetDirective)
+				err = json.Unmarshal(row.Data.RawMessage, d.Budget)
 			}
 			if err != nil {
 				return false, fmt.Errorf("reading directive %d: %w", row.ID, err)

@@ -120,6 +120,7 @@ type Times struct {
 	WorkMargin  time.Duration // beyond limits.timeout before we end it ourselves; zero: 2 min
 	Verify      time.Duration // verification at least; the longer of this and limits.timeout counts; zero: 10 min
 	Publish     time.Duration // zero: 1 h
+	Approval    time.Duration // a person's answer; zero: 72 h
 	Report      time.Duration // how long the end is tried to be told; zero: 72 h
 	StopGrace   time.Duration // from a stop request to the engine's; zero: 30 s
 	Heartbeat   time.Duration // silence after which the engine is asked; zero: 60 s
@@ -137,7 +138,7 @@ func (t Times) withDefaults() Times {
 		def time.Duration
 	}{
 		{&t.Queue, 24 * time.Hour}, {&t.Place, 2 * time.Minute}, {&t.Restore, 10 * time.Minute},
-		{&t.WorkMargin, 2 * time.Minute}, {&t.Verify, 10 * time.Minute}, {&t.Publish, time.Hour},
+		{&t.WorkMargin, 2 * time.Minute}, {&t.Verify, 10 * time.Minute}, {&t.Publish, time.Hour}, {&t.Approval, approvalTime},
 		{&t.Report, 72 * time.Hour}, {&t.StopGrace, 30 * time.Second}, {&t.Heartbeat, time.Minute},
 		{&t.Check, 10 * time.Second}, {&t.Sweep, time.Second}, {&t.Lease, time.Minute},
 		{&t.NodeSilence, 45 * time.Second}, {&t.Refresh, 30 * time.Minute}, {&t.Drain, 20 * time.Second},

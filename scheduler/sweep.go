@@ -38,7 +38,7 @@ const (
 // environments that lost their snapshot to a changed secret, and repositories
 // whose snapshots may be old. Run does it once a second.
 func (s *Scheduler) Sweep(ctx context.Context) error {
-	return errors.Join(s.sweepSessions(ctx), s.sweepDeliveries(ctx), s.sweepAttempts(ctx), s.sweepQueue(ctx), s.sweepRenewals(ctx), s.sweepLooks(ctx), s.sweepCold(ctx))
+	return errors.Join(s.sweepSessions(ctx), s.sweepDeliveries(ctx), s.sweepAttempts(ctx), s.sweepApprovals(ctx), s.sweepQueue(ctx), s.sweepRenewals(ctx), s.sweepLooks(ctx), s.sweepCold(ctx))
 }
 
 func (s *Scheduler) sweepSessions(ctx context.Context) error {

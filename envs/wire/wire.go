@@ -362,14 +362,20 @@ const (
 	DirectiveStop   = "stop"   // StopDirective
 	DirectivePrompt = "prompt" // PromptDirective
 	DirectiveFinish = "finish" // no data
+	// A runner of an older version says that it does not know these; the session
+	// has them from its next attempt on.
+	DirectiveAllowHost = "allow_host" // AllowHostDirective
+	DirectiveBudget    = "budget"     // BudgetDirective
 )
 
 // Directive is something the control plane wants of the runner.
 type Directive struct {
-	ID     int64            `json:"id"`
-	Kind   string           `json:"kind"`
-	Stop   *StopDirective   `json:"stop,omitempty"`
-	Prompt *PromptDirective `json:"prompt,omitempty"`
+	ID        int64               `json:"id"`
+	Kind      string              `json:"kind"`
+	Stop      *StopDirective      `json:"stop,omitempty"`
+	Prompt    *PromptDirective    `json:"prompt,omitempty"`
+	AllowHost *AllowHostDirective `json:"allow_host,omitempty"`
+	Budget    *BudgetDirective    `json:"budget,omitempty"`
 }
 
 // StopDirective asks to end the work, upload what there is and report; the
@@ -383,6 +389,16 @@ type StopDirective struct {
 type PromptDirective struct {
 	Text   string `json:"text"`
 	Author string `json:"author"`
+}
+
+// AllowHostDirective opens a further way out, which a person allowed.
+type AllowHostDirective struct {
+	Host string `json:"host"` // an entry of egress: a host, or host:port
+}
+
+// BudgetDirective tells of the session's budget, which a person raised.
+type BudgetDirective struct {
+	Budget int64 `json:"budget"` // in billionths of a US dollar
 }
 
 // DirectivesReply answers the long poll.
