@@ -34,7 +34,7 @@ const (
 const (
 	approvalPending  = "pending"
 	ApprovalApproved = "approved"
-	approvalRejected = "rejected"
+	ApprovalRejected = "rejected"
 	approvalExpired  = "expired"
 	approvalVoid     = "void"
 )
@@ -281,7 +281,7 @@ func (s *Scheduler) Answer(ctx context.Context, n Answer) error {
 				return ErrRequester
 			}
 		}
-		state := approvalRejected
+		state := ApprovalRejected
 		if n.Approve {
 			state = ApprovalApproved
 		}

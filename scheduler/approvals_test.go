@@ -211,7 +211,7 @@ func TestRequestersDoNotApprove(t *testing.T) {
 	if err := s.Answer(ctx, n); !errors.Is(err, ErrRequester) {
 		t.Fatalf("who started it allowed it: %v", err)
 	}
-	w.sql("INSERT INTO session_people (session_id, user_id, login, role) VALUES ($$"+sess.ID+"$$, 3, 'monalisa', 'pushed')")
+	w.sql("INSERT INTO session_people (session_id, user_id, login, role) VALUES ($$" + sess.ID + "$$, 3, 'monalisa', 'pushed')")
 	n.By = monalisa
 	if err := s.Answer(ctx, n); !errors.Is(err, ErrRequester) {
 		t.Fatalf("who pushed allowed it: %v", err)

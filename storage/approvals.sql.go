@@ -60,6 +60,60 @@ func (q *Queries) AnswerApproval(ctx context.Context, arg AnswerApprovalParams) 
 	return i, err
 }
 
+const answeredSince = `-- name: AnsweredSince :many
+SELECT id, session_id, kind, asked, words, digest, bundle, policy, base_sha, remote_head, asked_by, asked_login, state, requested_at, expires_at, answered_by, answered_login, answered_how, answered_at FROM approvals WHERE session_id = $1 AND answered_by = $2::bigint AND answered_at >= $3::timestamptz ORDER BY id DESC
+`
+
+type AnsweredSinceParams struct {
+	SessionID string
+	ByID      int64
+	Since     time.Time
+}
+
+// What a person answered lately in a session.
+func (q *Queries) AnsweredSince(ctx context.Context, arg AnsweredSinceParams) ([]Approval, error) {
+	rows, err := q.db.QueryContext(ctx, answeredSince, arg.SessionID, arg.ByID, arg.Since)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Approval
+	for rows.Next() {
+		var i Approval
+		if err := rows.Scan(
+			&i.ID,
+			&i.SessionID,
+			&i.Kind,
+			&i.Asked,
+			&i.Words,
+			&i.Digest,
+			&i.Bundle,
+			&i.Policy,
+			&i.BaseSha,
+			&i.RemoteHead,
+			&i.AskedBy,
+			&i.AskedLogin,
+			&i.State,
+			&i.RequestedAt,
+			&i.ExpiresAt,
+			&i.AnsweredBy,
+			&i.AnsweredLogin,
+			&i.AnsweredHow,
+			&i.AnsweredAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const approvedApprovals = `-- name: ApprovedApprovals :many
 SELECT id, session_id, kind, asked, words, digest, bundle, policy, base_sha, remote_head, asked_by, asked_login, state, requested_at, expires_at, answered_by, answered_login, answered_how, answered_at FROM approvals WHERE session_id = $1 AND state = 'approved' ORDER BY id
 `
@@ -266,6 +320,64 @@ func (q *Queries) InsertApproval(ctx context.Context, arg InsertApprovalParams) 
 	return i, err
 }
 
+const insertReview = `-- name: InsertReview :execrows
+INSERT INTO reviews (repository_id, pull_request, head_sha, number, conclusion, words, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT DO NOTHING
+`
+
+type InsertReviewParams struct {
+	RepositoryID int64
+	PullRequest  int32
+	HeadSha      string
+	Number       int32
+	Conclusion   string
+	Words        string
+	CreatedAt    time.Time
+}
+
+func (q *Queries) InsertReview(ctx context.Context, arg InsertReviewParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, insertReview,
+		arg.RepositoryID,
+		arg.PullRequest,
+		arg.HeadSha,
+		arg.Number,
+		arg.Conclusion,
+		arg.Words,
+		arg.CreatedAt,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const lastReview = `-- name: LastReview :one
+SELECT repository_id, pull_request, head_sha, number, conclusion, words, check_run_id, created_at FROM reviews WHERE repository_id = $1 AND pull_request = $2 AND head_sha = $3 ORDER BY number DESC LIMIT 1
+`
+
+type LastReviewParams struct {
+	RepositoryID int64
+	PullRequest  int32
+	HeadSha      string
+}
+
+func (q *Queries) LastReview(ctx context.Context, arg LastReviewParams) (Review, error) {
+	row := q.db.QueryRowContext(ctx, lastReview, arg.RepositoryID, arg.PullRequest, arg.HeadSha)
+	var i Review
+	err := row.Scan(
+		&i.RepositoryID,
+		&i.PullRequest,
+		&i.HeadSha,
+		&i.Number,
+		&i.Conclusion,
+		&i.Words,
+		&i.CheckRunID,
+		&i.CreatedAt,
+	)
+	return i, err
+}
+
 const pendingApprovals = `-- name: PendingApprovals :many
 SELECT id, session_id, kind, asked, words, digest, bundle, policy, base_sha, remote_head, asked_by, asked_login, state, requested_at, expires_at, answered_by, answered_login, answered_how, answered_at FROM approvals WHERE session_id = $1 AND state = 'pending' ORDER BY id
 `
@@ -311,6 +423,139 @@ func (q *Queries) PendingApprovals(ctx context.Context, sessionID string) ([]App
 		return nil, err
 	}
 	return items, nil
+}
+
+const sessionsOfPull = `-- name: SessionsOfPull :many
+
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at FROM sessions WHERE repository_id = $1
+  AND (pull_request = $2::integer AND pull_request > 0
+    OR branch = $3::text AND branch <> ''
+    OR head_sha = $4::text AND head_sha <> '')
+ORDER BY created_at, id
+`
+
+type SessionsOfPullParams struct {
+	RepositoryID int64
+	PullRequest  int32
+	HeadRef      string
+	HeadSha      string
+}
+
+// Independent reviews of our pull requests.
+// The sessions that had a hand in a pull request: it is theirs, it comes from
+// their branch, or its head is what they pushed.
+func (q *Queries) SessionsOfPull(ctx context.Context, arg SessionsOfPullParams) ([]Session, error) {
+	rows, err := q.db.QueryContext(ctx, sessionsOfPull,
+		arg.RepositoryID,
+		arg.PullRequest,
+		arg.HeadRef,
+		arg.HeadSha,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Session
+	for rows.Next() {
+		var i Session
+		if err := rows.Scan(
+			&i.ID,
+			&i.InstallationID,
+			&i.RepositoryID,
+			&i.IssueNumber,
+			&i.IntentKey,
+			&i.RequesterID,
+			&i.RequesterLogin,
+			&i.Title,
+			&i.Request,
+			&i.Prompt,
+			&i.ContextDigest,
+			&i.BaseBranch,
+			&i.BaseSha,
+			&i.EnvironmentID,
+			&i.Spec,
+			&i.SpecSource,
+			&i.State,
+			&i.Reason,
+			&i.Words,
+			&i.QueueReason,
+			&i.StopAt,
+			&i.StopBy,
+			&i.StopWords,
+			&i.Priority,
+			&i.Version,
+			&i.Generation,
+			&i.SnapshotID,
+			&i.Node,
+			&i.Outcome,
+			&i.Receipt,
+			&i.CommentID,
+			&i.CommentDigest,
+			&i.CommentAt,
+			&i.CheckRunID,
+			&i.Branch,
+			&i.HeadSha,
+			&i.PullRequest,
+			&i.EventsCount,
+			&i.EventsHead,
+			&i.CreatedAt,
+			&i.StateAt,
+			&i.StartedAt,
+			&i.FinishedAt,
+			&i.ReportedAt,
+			&i.EffectTries,
+			&i.ReportTries,
+			&i.ReportAfter,
+			&i.Deadline,
+			&i.NextCheckAt,
+			&i.Budget,
+			&i.Spent,
+			&i.Held,
+			&i.InstructionsSha,
+			&i.StartFrom,
+			&i.Rewound,
+			&i.QueueAt,
+			&i.QueuePosition,
+			&i.WaitingSince,
+			&i.PullClosedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const setReview = `-- name: SetReview :exec
+UPDATE reviews SET check_run_id = $1, words = $2
+WHERE repository_id = $3 AND pull_request = $4 AND head_sha = $5 AND number = $6
+`
+
+type SetReviewParams struct {
+	CheckRunID   int64
+	Words        string
+	RepositoryID int64
+	PullRequest  int32
+	HeadSha      string
+	Number       int32
+}
+
+func (q *Queries) SetReview(ctx context.Context, arg SetReviewParams) error {
+	_, err := q.db.ExecContext(ctx, setReview,
+		arg.CheckRunID,
+		arg.Words,
+		arg.RepositoryID,
+		arg.PullRequest,
+		arg.HeadSha,
+		arg.Number,
+	)
+	return err
 }
 
 const widenSession = `-- name: WidenSession :exec

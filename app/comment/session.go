@@ -42,6 +42,9 @@ type Facts struct {
 	Refused []evidence.Refused // what the agent or verification could not reach
 	More    int64              // further ones
 
+	Waiting []Approval // for an answer
+	Allowed []Approval // what people allowed this session
+
 	Snapshot *Snapshot
 	Verify   []Verify
 	Receipt  *Receipt
@@ -101,6 +104,7 @@ func Render(f Facts) string {
 	if ended(f.State) && f.State != "delivered" && f.Words != "" {
 		b.WriteString("\n" + paragraph(f.Words) + "\n")
 	}
+	writeApprovals(&b, f)
 	writeReceipt(&b, f)
 	writeVerify(&b, f.Verify)
 	writeKept(&b, f)

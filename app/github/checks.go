@@ -27,6 +27,14 @@ type CheckRun struct {
 	// Annotations are appended to those that are there already, fifty with each
 	// request. Leave them out when an update is repeated.
 	Annotations []Annotation
+	Actions     []Action // at most three; shown once it is completed
+}
+
+// Action is a button of a check run.
+type Action struct {
+	Label       string `json:"label"`       // GitHub: at most 20 characters
+	Description string `json:"description"` // 40
+	Identifier  string `json:"identifier"`  // 20
 }
 
 // Annotation is a remark on lines of a file.
@@ -51,7 +59,7 @@ type apiCheckRun struct {
 	StartedAt   string          `json:"started_at,omitempty"`
 	CompletedAt string          `json:"completed_at,omitempty"`
 	Output      *apiCheckOutput `json:"output,omitempty"`
-	Actions     []struct{}      `json:"actions"`
+	Actions     []Action        `json:"actions"`
 }
 
 type apiCheckOutput struct {
@@ -72,7 +80,7 @@ func (r CheckRun) wire() apiCheckRun {
 		Name: r.Name, HeadSHA: r.HeadSHA, ExternalID: r.ExternalID, DetailsURL: r.DetailsURL,
 		Status: r.Status, Conclusion: r.Conclusion,
 		StartedAt: stamp(r.Started), CompletedAt: stamp(r.Completed),
-		Actions: []struct{}{},
+		Actions: append([]Action{}, r.Actions...),
 	}
 	if r.Title != "" || r.Summary != "" || r.Text != "" || len(r.Annotations) > 0 {
 		w.Output = &apiCheckOutput{Title: r.Title, Summary: r.Summary, Text: r.Text}

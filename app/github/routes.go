@@ -57,6 +57,7 @@ var perRepository = []route{
 	{method: "PATCH", path: "/check-runs/{id}", what: "check run", body: checkRunBody, purpose: forChecks},
 	{method: "GET", path: "/pulls", purpose: forPulls},
 	{method: "GET", path: "/pulls/{id}", purpose: forPulls},
+	{method: "GET", path: "/pulls/{id}/reviews", purpose: forPulls},
 	{method: "POST", path: "/pulls", what: "pull request", body: newPullBody, purpose: forPulls},
 }
 

@@ -8,7 +8,7 @@ import (
 	"log/slog"
 	"strings"
 
-	"inspect/app/doctor"
+	"inspect/app/approve"
 	"inspect/app/github"
 	"inspect/app/policy"
 	"inspect/checks/redact"
@@ -40,6 +40,7 @@ type Sessions interface {
 	Create(ctx context.Context, tx *storage.Tx, n scheduler.NewSession) (storage.Session, error)
 	InsertReconcile(ctx context.Context, tx *storage.Tx, session string) error
 	Stop(ctx context.Context, session, who, words string) error
+	approve.Sessions
 }
 
 var (
@@ -75,6 +76,8 @@ type Options struct {
 	Prepare int
 	// Redactor takes secrets out of what people wrote. nil: patterns only.
 	Redactor *redact.Redactor
+	// Reviews keeps the check run about independent reviews. nil: there is none.
+	Reviews Reviews
 	// SessionURL is the address of a session's page.
 	SessionURL func(session string) string
 	Log        *slog.Logger
@@ -124,7 +127,7 @@ func ignore(format string, args ...any) (result, error) {
 
 // Events that have a handler, for the webhook.
 func Events() []string {
-	return []string{"installation", "installation_repositories", "issue_comment", "issues", "ping", "pull_request", "push"}
+	return []string{"check_run", "installation", "installation_repositories", "issue_comment", "issues", "merge_group", "ping", "pull_request", "pull_request_review", "push"}
 }
 
 // Deliver works on a stored delivery. A nil error means that it is finished
@@ -171,10 +174,16 @@ func (in *Intake) handle(ctx context.Context, d storage.Delivery, p payload) (re
 		return in.push(ctx, p)
 	case "pull_request":
 		return in.pullRequest(ctx, p)
+	case "pull_request_review":
+		return in.pullRequestReview(ctx, p)
+	case "merge_group":
+		return in.mergeGroup(ctx, p)
 	case "issues":
 		return in.issues(ctx, d.Guid, p)
 	case "issue_comment":
 		return in.issueComment(ctx, d.Guid, p)
+	case "check_run":
+		return in.checkRun(ctx, d.Guid, d.ReceivedAt, p)
 	}
 	return result{"unknown", "no handler for this event"}, nil
 }

@@ -69,6 +69,10 @@ func (in *Intake) obey(ctx context.Context, w *wish) error {
 		return in.status(ctx, w)
 	case command.Stop:
 		return in.stop(ctx, w)
+	case command.Approve, command.Reject:
+		return in.answerWaiting(ctx, w)
+	case command.Allow, command.Budget:
+		return in.askMore(ctx, w)
 	default:
 		return in.end(ctx, w, outcomeReplied, comment.NotSupported(command.Trigger+" "+name))
 	}
@@ -95,19 +99,9 @@ func (in *Intake) status(ctx context.Context, w *wish) error {
 
 // stop ends the session that is at work on the issue.
 func (in *Intake) stop(ctx context.Context, w *wish) error {
-	s, found, err := in.openSession(ctx, in.o.DB.Q(), w)
-	if err != nil {
+	s, ok, err := in.atWork(ctx, w)
+	if err != nil || !ok {
 		return err
-	}
-	if !found {
-		last, any, err := in.lastSession(ctx, w)
-		if err != nil {
-			return err
-		}
-		if !any {
-			return in.end(ctx, w, outcomeReplied, comment.NoSession())
-		}
-		return in.end(ctx, w, outcomeReplied, comment.Over(last.ID, in.o.SessionURL(last.ID), string(last.State)))
 	}
 	if err := in.react(ctx, w); err != nil {
 		return err

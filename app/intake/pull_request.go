@@ -15,6 +15,9 @@ func (in *Intake) pullRequest(ctx context.Context, p payload) (result, error) {
 	if !ok || p.PullRequest == nil || p.PullRequest.Number <= 0 {
 		return ignore("the event does not name installation, repository and pull request")
 	}
+	if err := in.reviewed(ctx, p, repo); err != nil {
+		return result{}, err
+	}
 	if p.Action != "closed" && p.Action != "reopened" {
 		return ignore("nothing to do for the action %q", p.Action)
 	}

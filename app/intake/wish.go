@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"inspect/app/authority"
+	"inspect/app/approve"
 	"inspect/app/command"
 	"inspect/app/comment"
 	"inspect/app/github"
@@ -20,6 +20,7 @@ import (
 const (
 	kindLabel   = "label"
 	kindCommand = "command"
+	kindButton  = "button"
 )
 
 // Outcomes of intents.
@@ -48,6 +49,7 @@ type wish struct {
 	command         command.Command
 	wrong           string // a reply instead of a command
 	priority        int    // of the session
+	button          *approve.Button
 }
 
 // labels are those of the issue, with the one that was just put on it.
@@ -96,6 +98,8 @@ func (in *Intake) work(ctx context.Context, w *wish) error {
 		return in.end(ctx, w, outcomeReplied, w.wrong)
 	case w.issue.PullRequest != nil && w.command.Name != command.Help:
 		return in.end(ctx, w, outcomeReplied, comment.PullRequest())
+	case w.kind == kindButton:
+		return in.press(ctx, w)
 	case w.kind == kindCommand && w.command.Name != command.Request:
 		return in.obey(ctx, w)
 	}

@@ -424,6 +424,7 @@ func (p *Publisher) rules(j *job) policy.Rules {
 		r.Verify = append(r.Verify, v.Run)
 	}
 	r.Find = p.leaks.Find
+	r.Known = func(text string) bool { return p.redactor.Known(text) != text }
 	return r
 }
 
@@ -452,7 +453,7 @@ func (p *Publisher) judgeChange(ctx context.Context, j *job) (string, error) {
 		}
 		return "", &refusal{state, r.Reason, j.redactor.String(r.Words)}
 	}
-	return branch, nil
+	return branch, p.allowed(ctx, j, branch, rules)
 }
 
 // judge asks policy about a change, and has what holds secrets taken out of all

@@ -40,12 +40,16 @@ func (w *world) deliver(s storage.Session) scheduler.Receipt {
 	return *out.Receipt
 }
 
-// refused publishes and asks for a refusal.
+// refused publishes and asks for a refusal, or for the question that a person
+// could answer.
 func (w *world) refused(s storage.Session, reason string, words ...string) scheduler.Refusal {
 	w.t.Helper()
 	out, err := w.p.Publish(context.Background(), s)
 	if err != nil {
 		w.t.Fatal(err)
+	}
+	if out.Ask != nil {
+		out.Refusal = &scheduler.Refusal{State: scheduler.Failed, Reason: out.Ask.Asked.Items[0].Reason, Words: out.Ask.Words}
 	}
 	if out.Refusal == nil {
 		w.t.Fatalf("delivered: %+v, should be refused for %s", out.Receipt, reason)

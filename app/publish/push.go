@@ -220,6 +220,9 @@ func (p *Publisher) deliver(ctx context.Context, j *job, branch, head string) er
 // pushOnce mints a token and pushes. nil means: read the remote to know.
 func (p *Publisher) pushOnce(ctx context.Context, j *job, key, branch, head, expected string) error {
 	s := j.session
+	if err := p.nothingWaits(ctx, s.ID); err != nil {
+		return err
+	}
 	n, err := p.db.Q().BranchPushing(ctx, storage.BranchPushingParams{RepositoryID: s.RepositoryID, Name: branch, SessionID: s.ID, Sha: head})
 	if err != nil || n != 1 {
 		return fmt.Errorf("record the push to %s: %w", branch, errors.Join(err, wantOne(n)))

@@ -49,7 +49,10 @@ func refuse(reason, format string, args ...any) error {
 // Errors that a repetition can cure are passed on.
 func settle(err error) (scheduler.Published, error) {
 	var r *refusal
+	var q *question
 	switch {
+	case errors.As(err, &q):
+		return scheduler.Published{Ask: &q.Ask}, nil
 	case errors.As(err, &r):
 	case errors.Is(err, github.ErrGone):
 		r = &refusal{scheduler.Failed, ReasonGone, "The repository is archived or deleted; the work is kept, but cannot be pushed."}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/url"
 
+	"inspect/app/approve"
 	"inspect/app/comment"
 	"inspect/app/github"
 	"inspect/app/publish"
@@ -140,6 +141,9 @@ func silent(err error) bool {
 // least leaves out all that is long, for a GitHub that finds the text too long.
 func least(f comment.Facts) comment.Facts {
 	f.Verify, f.Refused, f.Words, f.LastAction, f.Queue.Reason = nil, nil, "", "", ""
+	for i := range f.Waiting {
+		f.Waiting[i].Items, f.Waiting[i].Words = nil, ""
+	}
 	if f.Receipt != nil {
 		rc := *f.Receipt
 		rc.Withheld = nil
@@ -162,6 +166,12 @@ func (r *Reporter) facts(st *story) comment.Facts {
 		BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha, Generation: int(s.Generation), Created: s.CreatedAt,
 		LastAction: r.redactor.String(st.last), Model: r.redactor.String(st.spec.Harness.Model),
 		Spent: s.Spent, Budget: s.Budget, Calls: st.model,
+	}
+	for _, a := range st.pending {
+		f.Waiting = append(f.Waiting, r.redacted(approve.One(a)))
+	}
+	for _, a := range st.allowed {
+		f.Allowed = append(f.Allowed, r.redacted(approve.One(a)))
 	}
 	if s.FinishedAt.Valid {
 		f.Finished = s.FinishedAt.Time
@@ -208,6 +218,15 @@ func (r *Reporter) facts(st *story) comment.Facts {
 		}
 	}
 	return f
+}
+
+// redacted is an approval without secrets: its words are partly the agent's.
+func (r *Reporter) redacted(a comment.Approval) comment.Approval {
+	a.Words = r.redactor.String(a.Words)
+	for i := range a.Items {
+		a.Items[i] = r.redactor.String(a.Items[i])
+	}
+	return a
 }
 
 // fileURL is where a session's page serves an evidence file.

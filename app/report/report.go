@@ -107,6 +107,8 @@ type story struct {
 	last       string         // what the agent or verification did last, while it goes on
 	model      evidence.Model // what the model calls came to so far
 	waiting    int            // sessions in the queue, while this one is
+	pending    []storage.Approval
+	allowed    []storage.Approval
 	repo       github.Repo
 	github     GitHub
 }
@@ -130,7 +132,7 @@ func (r *Reporter) Report(ctx context.Context, s storage.Session) error {
 			keepErr = fmt.Errorf("keep the evidence of session %s: %w", s.ID, keepErr)
 		}
 	}
-	checkErr := r.checkRun(ctx, st)
+	checkErr := errors.Join(r.askingRun(ctx, st, st.session.HeadSha), r.checkRun(ctx, st))
 	commentErr := r.comment(ctx, st)
 	return publish.Again(errors.Join(keepErr, quiet(checkErr), quiet(commentErr)))
 }
@@ -186,6 +188,14 @@ func (r *Reporter) read(ctx context.Context, session string) (st *story, open bo
 		if st.last, err = tally.LastAction(ctx, r.db.Q(), s); err != nil {
 			return nil, false, err
 		}
+	}
+	if st.ended {
+		st.allowed, err = scheduler.AllowedTo(ctx, r.db.Q(), session)
+	} else {
+		st.pending, err = scheduler.Approvals(ctx, r.db.Q(), session)
+	}
+	if err != nil {
+		return nil, false, err
 	}
 	st.repo = github.Repo{ID: place.ID, Owner: place.Owner, Name: place.Name}
 	st.github = r.github(place.InstallationID)

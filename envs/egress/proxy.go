@@ -101,7 +101,7 @@ type Options struct {
 // Proxy is one sandbox's proxy.
 type Proxy struct {
 	opt    Options
-	list   list
+	list   atomic.Pointer[list]
 	config *smokescreen.Config
 	proxy  *goproxy.ProxyHttpServer
 	log    *slog.Logger
@@ -129,10 +129,11 @@ func New(opt Options) (*Proxy, error) {
 		opt.Meter = NewMeter(0)
 	}
 	p := &Proxy{opt: opt, log: opt.Log, meter: opt.Meter, life: life{meter: opt.Meter}}
-	var err error
-	if p.list, err = parseList(opt.Allow); err != nil {
+	allow, err := parseList(opt.Allow)
+	if err != nil {
 		return nil, err
 	}
+	p.list.Store(&allow)
 	if p.inner, err = parseInternal(opt.Internal); err != nil {
 		return nil, err
 	}
@@ -143,6 +144,25 @@ func New(opt Options) (*Proxy, error) {
 		return nil, fmt.Errorf("build the egress proxy: %w", err)
 	}
 	return p, nil
+}
+
+// Allow lets a further entry through from now on, as one of Options.Allow. It may
+// be called while the proxy serves.
+func (p *Proxy) Allow(entry string) error {
+	more, err := parseList([]string{entry})
+	if err != nil {
+		return err
+	}
+	for {
+		was := p.list.Load()
+		now := slices.Concat(*was, more)
+		if len(now) > maxAllow {
+			return fmt.Errorf("egress names %d hosts, %d are the most", len(now), maxAllow)
+		}
+		if p.list.CompareAndSwap(was, &now) {
+			return nil
+		}
+	}
 }
 
 // build makes smokescreen's configuration and proxy. (NewConfig would change
@@ -385,7 +405,7 @@ func (d decider) Decide(args acl.DecideArgs) (acl.Decision, error) {
 		return deny("the request is not what it seemed")
 	case args.ConnectProxyHost != "":
 		return deny(furtherProxy)
-	case !d.p.list.allows(a.host, a.port):
+	case !d.p.list.Load().allows(a.host, a.port):
 		return deny(NotListed)
 	case d.p.allowed.Add(1) > maxAllowed:
 		return deny(tooMany)

@@ -9,6 +9,7 @@ import (
 
 	"inspect/envs/harness"
 	"inspect/envs/proc"
+	"inspect/envs/spec"
 	"inspect/envs/wire"
 )
 
@@ -116,6 +117,11 @@ func (a *attempt) obey(d wire.Directive, prompts *int) {
 			return
 		}
 		a.orders.change(func() { a.orders.prompts = append(a.orders.prompts, *d.Prompt) })
+	case d.Kind == wire.DirectiveAllowHost && d.AllowHost != nil:
+		a.allowHost(d.AllowHost.Host)
+	case d.Kind == wire.DirectiveBudget && d.Budget != nil:
+		a.money.raise(d.Budget.Budget)
+		a.events.note("The budget was raised to %s.", spec.Money(d.Budget.Budget))
 	default:
 		a.events.note("The control plane asked for %q, which this runner does not know; nothing was done.", d.Kind)
 	}

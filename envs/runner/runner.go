@@ -47,6 +47,7 @@ type attempt struct {
 	orders  *orders
 	spec    wire.Spec
 	money   *money
+	opened  opened
 	meter   *egress.Meter // of all the attempt's proxies
 
 	turnsOver  bool        // no further turn is kept; for the one goroutine that takes turns

@@ -34,6 +34,16 @@ func (m *money) told(budget, spent int64, over bool) {
 	m.changed = make(chan struct{})
 }
 
+// raise takes a higher budget. That the old one was used up has had its effect.
+func (m *money) raise(budget int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.budget = max(m.budget, budget); !m.over {
+		close(m.changed)
+		m.changed = make(chan struct{})
+	}
+}
+
 // look tells whether most of the budget, or all of it, is used up.
 func (m *money) look() (nearly, over bool, changed <-chan struct{}) {
 	m.mu.Lock()
@@ -49,6 +59,32 @@ func (m *money) words() string {
 		return ""
 	}
 	return fmt.Sprintf(" (%s of %s are spent)", spec.Money(m.spent), spec.Money(m.budget))
+}
+
+// opened are the hosts that were allowed while the attempt runs, and the proxies
+// that must know of them. Both only grow; a proxy that has ended takes no harm.
+type opened struct {
+	mu      sync.Mutex
+	hosts   []string
+	proxies []*egress.Proxy
+}
+
+// allowHost opens a further host for all that runs now and later.
+func (a *attempt) allowHost(host string) {
+	a.opened.mu.Lock()
+	defer a.opened.mu.Unlock()
+	for _, p := range a.opened.proxies {
+		if err := p.Allow(host); err != nil {
+			a.events.note("The host %s cannot be allowed: %v.", host, err)
+			return
+		}
+	}
+	a.opened.hosts = append(a.opened.hosts, host)
+	if len(a.opened.proxies) == 0 {
+		a.events.note("The host %s is allowed, but this attempt was started without a way to the network; the next one has it.", host)
+		return
+	}
+	a.events.note("The host %s is allowed from now on.", host)
 }
 
 // serveWays serves what the sandbox's ways out lead to, until it is closed.
@@ -112,7 +148,19 @@ func (a *attempt) proxyWith(allow []string, inject []egress.Credential) (*egress
 	if a.opt.egress != nil {
 		a.opt.egress(&opt)
 	}
-	return egress.New(opt)
+	p, err := egress.New(opt)
+	if err != nil {
+		return nil, err
+	}
+	a.opened.mu.Lock()
+	defer a.opened.mu.Unlock()
+	for _, host := range a.opened.hosts {
+		if err := p.Allow(host); err != nil {
+			return nil, err
+		}
+	}
+	a.opened.proxies = append(a.opened.proxies, p)
+	return p, nil
 }
 
 // ownDoing says whether it was the agent program itself that asked, and not

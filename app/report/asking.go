@@ -1,0 +1,71 @@
+package report
+
+import (
+	"context"
+	"fmt"
+
+	"inspect/app/approve"
+	"inspect/app/comment"
+	"inspect/app/github"
+	"inspect/checks/redact"
+	"inspect/checks/render"
+	"inspect/scheduler"
+)
+
+// Asking is the check run about what holds a result back: a completed one, for
+// GitHub shows buttons on no other, whose buttons answer it. When it is answered
+// another run takes its place; a completed one is not opened again.
+func Asking(session, head, page string, a comment.Approval) github.CheckRun {
+	items := ""
+	for i, item := range a.Items {
+		if i == 50 {
+			items += fmt.Sprintf("- and %d more\n", len(a.Items)-i+a.More)
+			break
+		}
+		items += "- " + redact.Neutralise(redact.OneLine(item, 300)) + "\n"
+	}
+	digest := a.Digest[:min(len(a.Digest), 12)]
+	return github.CheckRun{
+		Name: CheckName, HeadSHA: head, ExternalID: approve.ExternalID(session, a.Digest), DetailsURL: page,
+		Status: "completed", Conclusion: render.ActionRequired,
+		Title: "Held back until a person allows it",
+		Summary: redact.Cut(redact.Neutralise(redact.Cut(a.Words, 2000))+"\n\n"+items+"\nAnswer with a button here, or with `/inspect approve "+digest+"` or `/inspect reject "+digest+"`, until "+
+			a.Until.UTC().Format("2 January 2006, 15:04 MST")+".", render.MaxSummary),
+		Actions: []github.Action{
+			{Label: "Approve", Description: "Push this result as it is", Identifier: approve.Identifier(true, a.Digest)},
+			{Label: "Reject", Description: "Push nothing and end the session", Identifier: approve.Identifier(false, a.Digest)},
+		},
+	}
+}
+
+// askingRun creates that run, once for each question, on a head if there is one
+// to put it on.
+func (r *Reporter) askingRun(ctx context.Context, st *story, head string) error {
+	if head == "" || st.session.State != scheduler.NeedsApproval {
+		return nil
+	}
+	for _, p := range st.pending {
+		if p.Kind != scheduler.ApprovePublish {
+			continue
+		}
+		run := Asking(st.session.ID, head, r.sessionURL(st.session.ID), r.redacted(approve.One(p)))
+		step, err := r.steps.Begin(ctx, st.session.ID, 0, "asking-"+p.Digest)
+		if err != nil || step.Done {
+			return err
+		}
+		id, found := int64(0), false
+		if step.Repeated {
+			if id, found, err = st.github.FindCheckRun(ctx, st.repo, head, run.ExternalID); err != nil {
+				return fmt.Errorf("look for the check run that asks: %w", err)
+			}
+		}
+		if !found {
+			id, err = st.github.CreateCheckRun(github.ForSession(ctx, st.session.ID, step.Key()), st.repo, run)
+			if err != nil { // an answer that was lost is looked for next time
+				return fmt.Errorf("create the check run that asks: %w", err)
+			}
+		}
+		return step.End(ctx, id)
+	}
+	return nil
+}
