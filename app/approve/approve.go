@@ -93,12 +93,15 @@ func (d *Desk) Answer(ctx context.Context, g Given) (words string, err error) {
 	return "", nil
 }
 
+// clockSkew is how far GitHub's clock may be ahead of ours.
+const clockSkew = time.Minute
+
 // taken says whether this very answer was taken by an earlier try.
 func (d *Desk) taken(ctx context.Context, g Given) (bool, error) {
 	if g.At.IsZero() {
 		return false, nil
 	}
-	mine, err := d.DB.Q().AnsweredSince(ctx, storage.AnsweredSinceParams{SessionID: g.Session, ByID: g.Actor.ID, Since: g.At})
+	mine, err := d.DB.Q().AnsweredSince(ctx, storage.AnsweredSinceParams{SessionID: g.Session, ByID: g.Actor.ID, Since: g.At.Add(-clockSkew)})
 	if err != nil {
 		return false, fmt.Errorf("looking for an answer in session %s: %w", g.Session, err)
 	}

@@ -12,17 +12,17 @@ import (
 
 // Approval is something a person is asked to allow, or has allowed.
 type Approval struct {
-	Kind   string // "publish", "egress", "budget"
-	Words  string // plain text
-	Digest string
-	Items  []string // what holds a result back, plain text
-	More   int      // further ones
-	Host   string   // of egress
-	Budget int64    // in billionths of a US dollar
-	By     string   // login of who asked; empty: policy
-	Until  time.Time
+	Kind   string    `json:"kind"`  // "publish", "egress", "budget"
+	Words  string    `json:"words"` // plain text
+	Digest string    `json:"digest"`
+	Items  []string  `json:"items,omitempty"`  // what holds a result back, plain text
+	More   int       `json:"more,omitempty"`   // further ones
+	Host   string    `json:"host,omitempty"`   // of egress
+	Budget int64     `json:"budget,omitempty"` // in billionths of a US dollar
+	By     string    `json:"by,omitempty"`     // login of who asked; empty: policy
+	Until  time.Time `json:"until"`
 
-	AnsweredBy string // login of who allowed it
+	AnsweredBy string `json:"answered_by,omitempty"` // login of who allowed it
 }
 
 // shownDigest is how much of a digest stands in commands: enough to tell one

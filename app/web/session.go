@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"inspect/app/approve"
+	"inspect/app/comment"
 	"inspect/app/tally"
 	"inspect/checks/evidence"
 	"inspect/checks/render"
@@ -44,7 +46,8 @@ type facts struct {
 	drifted    *wire.Drifted
 	kept       *keptView // clones that are kept after the end
 	spec       spec.Spec
-	waiting    int // sessions in the queue
+	waiting    int                // sessions in the queue
+	asks       []comment.Approval // what waits for a person
 	files      []fileView
 
 	agent  evidence.Agent
@@ -65,6 +68,8 @@ type SessionJSON struct {
 	QueueReason string `json:"queue_reason,omitempty"`
 	QueueJSON
 	Priority int `json:"priority,omitempty"`
+	// Waiting is what a person has to answer.
+	Waiting []comment.Approval `json:"waiting,omitempty"`
 
 	Repository string `json:"repository"`
 	Issue      int    `json:"issue"`
@@ -272,7 +277,13 @@ func (p *pages) gatherUse(ctx context.Context, f *facts) (err error) {
 	if f.model, err = tally.Model(ctx, q, f.row, f.spec); err != nil {
 		return err
 	}
-	f.egress, err = tally.Egress(ctx, q, f.row, f.spec)
+	if f.egress, err = tally.Egress(ctx, q, f.row, f.spec); err != nil {
+		return err
+	}
+	pending, err := scheduler.Approvals(ctx, q, f.row.ID)
+	for _, a := range pending {
+		f.asks = append(f.asks, approve.One(a))
+	}
 	return err
 }
 
@@ -412,7 +423,7 @@ func (f *facts) json() SessionJSON {
 	out := SessionJSON{
 		Session: s.ID, State: string(s.State), Terminal: scheduler.Terminal(s.State), Reported: s.ReportedAt.Valid,
 		Conclusion: render.StateOf(string(s.State)).Conclusion, Reason: s.Reason, Words: s.Words, QueueReason: s.QueueReason,
-		QueueJSON: queueJSON(s.State, s.QueueAt, s.QueuePosition, f.waiting), Priority: int(s.Priority),
+		QueueJSON: queueJSON(s.State, s.QueueAt, s.QueuePosition, f.waiting), Priority: int(s.Priority), Waiting: f.asks,
 		Repository: f.repository.Owner + "/" + f.repository.Name, Issue: int(s.IssueNumber), Title: s.Title,
 		Requester: s.RequesterLogin, BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha,
 		Generation: int(s.Generation), Harness: f.harness(),

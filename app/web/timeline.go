@@ -172,6 +172,18 @@ func describe(v *eventView, data []byte) {
 			}
 			v.Title = "Secrets given to the runner: " + strings.Join(names, ", ")
 		}
+	case scheduler.EventApproval:
+		var x struct{ Kind, State, Words, Who, How, Digest string }
+		if read(&x) {
+			v.Title = fmt.Sprintf("Approval of kind %s (%.12s): %s", x.Kind, x.Digest, x.State)
+			if x.Who != "" {
+				v.Title += " by " + x.Who
+			}
+			if x.How != "" {
+				v.Title += " (" + x.How + ")"
+			}
+			v.Detail = x.Words
+		}
 	case scheduler.EventStop:
 		var x struct{ Who, Words string }
 		if read(&x) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"inspect/app/comment"
 	"inspect/checks/evidence"
 	"inspect/checks/render"
 	"inspect/envs/wire"
@@ -60,6 +61,7 @@ type sessionView struct {
 	IssueURL                         string
 	State                            state
 	Reason, Words, Queue             string
+	Waiting                          []comment.Approval
 	Live, Refresh, Still             bool
 	Conclusion                       string
 
@@ -152,7 +154,7 @@ func (p *pages) sessionView(f *facts, events []storage.WebEventsRow) sessionView
 	v := sessionView{
 		ID: s.ID, Title: s.Title, Repository: f.repository.Owner + "/" + f.repository.Name,
 		Requester: s.RequesterLogin, Issue: int(s.IssueNumber),
-		State: stateView(s.State), Reason: s.Reason, Words: s.Words,
+		State: stateView(s.State), Reason: s.Reason, Words: s.Words, Waiting: f.asks,
 		Queue:      queueWords(s.State, s.QueueReason, s.QueueAt, s.QueuePosition, f.waiting, p.clock.Now()),
 		Live:       !scheduler.Terminal(s.State) || !s.ReportedAt.Valid,
 		Conclusion: render.StateOf(string(s.State)).Conclusion,

@@ -100,12 +100,14 @@ func TestPromptsAndUnknownDirectivesAreAnswered(t *testing.T) {
 	w.beside(func() {
 		w.control.awaitOutput("hanging")
 		w.control.order(wire.Directive{Kind: wire.DirectivePrompt, Prompt: &wire.PromptDirective{Text: "and the other one", Author: "hubot"}})
-		w.control.order(wire.Directive{Kind: "allow_host"})
+		w.control.order(wire.Directive{Kind: wire.DirectiveAllowHost, AllowHost: &wire.AllowHostDirective{Host: "a.example"}})
+		w.control.order(wire.Directive{Kind: wire.DirectiveBudget, Budget: &wire.BudgetDirective{Budget: 7_000_000_000}})
+		w.control.order(wire.Directive{Kind: "fly"})
 		w.control.order(wire.Directive{Kind: wire.DirectiveFinish})
 	})
 	w.outcome()
 	notes := w.control.texts(wire.EventNote)
-	for _, want := range []string{"prompt of hubot was given to the agent", `"allow_host"`} {
+	for _, want := range []string{"prompt of hubot was given to the agent", `"fly"`, "a.example is allowed, but", "raised to $7.00"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("the notes lack %q:\n%s", want, notes)
 		}

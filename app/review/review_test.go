@@ -1,0 +1,297 @@
+package review
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"inspect/app/github"
+	"inspect/app/policy"
+	"inspect/envs/proc"
+	"inspect/envs/spec"
+	"inspect/fixtures/githubd"
+	"inspect/fixtures/webhooks"
+	"inspect/storage"
+	"inspect/storage/storagetest"
+)
+
+const repoName = "octocat/hello"
+
+type world struct {
+	t       *testing.T
+	server  *githubd.Server
+	app     *github.App
+	db      *storage.DB
+	repo    github.Repo
+	install int64
+	pull    int
+	head    string
+	floor   policy.Floor
+	d       *Desk
+}
+
+// newWorld has a pull request of a session that hubot started.
+func newWorld(t *testing.T, fourEyes bool) *world {
+	t.Helper()
+	w := &world{t: t}
+	var err error
+	w.server, err = githubd.New(githubd.Options{Dir: t.TempDir()})
+	w.ok(err)
+	w.ok(w.server.Start("127.0.0.1:0"))
+	t.Cleanup(func() { w.server.Close() })
+	id, err := w.server.AddRepository("octocat", "hello", githubd.Seed{Files: map[string]string{"README.md": "x\n"}})
+	w.ok(err)
+	w.repo = github.Repo{ID: id, Owner: "octocat", Name: "hello"}
+	w.install, err = w.server.Install("octocat", "hello")
+	w.ok(err)
+	for _, login := range []string{"hubot", "monalisa"} {
+		w.ok(w.server.SetPermission(repoName, login, "write"))
+	}
+	w.app, err = github.New(github.Options{
+		AppID: 12345, Key: w.server.KeyPEM(), APIBase: w.server.URL(), GitBase: w.server.URL(), WriteSpacing: -1,
+		Reads: proc.Policy{Attempts: 2, First: time.Millisecond, Max: time.Millisecond}, Log: slog.New(slog.DiscardHandler),
+	})
+	w.ok(err)
+	w.head = w.push("inspect/1-x")
+	w.pull, err = w.server.OpenPullRequest(repoName, "octocat", "inspect/1-x", "main", "x", "x", true)
+	w.ok(err)
+	w.db = storagetest.New(t)
+	ctx := context.Background()
+	w.ok(w.db.Q().SawInstallation(ctx, storage.SawInstallationParams{ID: w.install, Account: "octocat"}))
+	w.ok(w.db.Q().SawRepository(ctx, storage.SawRepositoryParams{ID: id, InstallationID: w.install, Owner: "octocat", Name: "hello", DefaultBranch: "main"}))
+	sp := spec.Default()
+	sp.Publish.FourEyes = fourEyes
+	body, err := json.Marshal(sp)
+	w.ok(err)
+	w.exec(`INSERT INTO environments (id, repository_id, config_digest, spec) VALUES ('env-1', $1, 'd', '{}')`, id)
+	w.exec(`INSERT INTO sessions (id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt,
+		base_branch, base_sha, environment_id, spec, spec_source, state, branch, head_sha, pull_request, deadline)
+		VALUES ('abcdefgh23',$1,$2,1,'i',1,'hubot','t','r','p','main',$3,'env-1',$4,'.inspect.yml','delivered','inspect/1-x',$3,$5,now())`,
+		w.install, id, w.head, body, w.pull)
+	w.requester("hubot", "started")
+	w.desk()
+	w.server.ResetRecord()
+	return w
+}
+
+func (w *world) ok(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) exec(query string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.SQL().Exec(query, args...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// desk makes a desk, as a restart would.
+func (w *world) desk() {
+	w.t.Helper()
+	var err error
+	w.d, err = New(Options{
+		DB: w.db, GitHub: func(i int64) GitHub { return w.app.Installation(i) },
+		Floor: func(id int64, name string) (policy.Bounds, bool) { return w.floor.For(id, name) },
+		Decide: func(ctx context.Context, i int64, repo github.Repo, a policy.Actor, need policy.Need) (policy.ActorDecision, error) {
+			p, err := w.app.Installation(i).Permission(ctx, repo, a.Login)
+			if err != nil {
+				return policy.ActorDecision{}, err
+			}
+			return policy.DecideActor(a, policy.Permission{Known: p.UserID == a.ID, Read: p.Read, Write: p.Write}, need, policy.ActorRules{}), nil
+		},
+	})
+	w.ok(err)
+}
+
+func (w *world) push(branch string) string {
+	w.t.Helper()
+	sha, err := w.server.PushCommit(repoName, "octocat", branch, "work", map[string]githubd.File{"a.txt": {Body: fmt.Sprint(time.Now().UnixNano()), Mode: 0o100644}})
+	w.ok(err)
+	return sha
+}
+
+func (w *world) requester(login, role string) {
+	w.t.Helper()
+	p, err := w.app.Installation(w.install).Permission(context.Background(), w.repo, login)
+	w.ok(err)
+	w.exec(`INSERT INTO session_people (session_id, user_id, login, role) VALUES ('abcdefgh23', $1, $2, $3)`, p.UserID, login, role)
+}
+
+func (w *world) review(login, state string) int64 {
+	w.t.Helper()
+	id, err := w.server.Review(repoName, w.pull, login, state)
+	w.ok(err)
+	return id
+}
+
+func (w *world) look() {
+	w.t.Helper()
+	w.ok(w.d.Look(context.Background(), w.install, w.repo, w.pull))
+}
+
+func (w *world) runs() []webhooks.CheckRun {
+	w.t.Helper()
+	all, err := w.server.CheckRuns(repoName)
+	w.ok(err)
+	return all
+}
+
+// want looks, and wants the newest run to be on the head with a conclusion.
+func (w *world) want(conclusion string, words ...string) {
+	w.t.Helper()
+	w.look()
+	all := w.runs()
+	if len(all) == 0 {
+		w.t.Fatal("there is no check run")
+	}
+	last := all[len(all)-1]
+	if last.Name != "inspect / independent review" || last.Status != "completed" || last.Conclusion != conclusion || last.HeadSHA != w.head {
+		w.t.Fatalf("%+v, want %s", last, conclusion)
+	}
+	for _, word := range words {
+		if !strings.Contains(last.Summary, word) {
+			w.t.Errorf("the summary %q lacks %q", last.Summary, word)
+		}
+	}
+}
+
+func TestIndependentReviewOfAPullRequest(t *testing.T) {
+	w := newWorld(t, true)
+	w.want("action_required", "must approve the present head")
+	w.want("action_required")
+	if n := len(w.runs()); n != 1 {
+		t.Fatalf("%d runs for one answer", n)
+	}
+	w.review("hubot", "APPROVED")
+	w.want("action_required", "hubot", "a requester")
+	if n := len(w.runs()); n != 1 {
+		t.Fatalf("%d runs where only the words changed", n)
+	}
+	id := w.review("monalisa", "APPROVED")
+	w.want("success", "monalisa")
+	w.ok(w.server.DismissReview(repoName, w.pull, id))
+	w.want("action_required")
+	w.review("monalisa", "APPROVED")
+	w.want("success")
+	w.review("monalisa", "CHANGES_REQUESTED")
+	w.want("action_required", "Changes are requested")
+	w.review("monalisa", "APPROVED")
+	w.want("success")
+	w.head = w.push("inspect/1-x") // somebody pushes: it is another head
+	w.want("action_required", "earlier head")
+	w.review("monalisa", "APPROVED")
+	w.want("success")
+	w.requester("monalisa", "pushed")
+	w.want("action_required", "a requester")
+	w.review("octocat", "APPROVED")
+	w.want("success", "octocat")
+	w.ok(w.server.SetPermission(repoName, "octocat", "read"))
+	if c := w.server.Counts(); c.Unknown != 0 || c.Warnings != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// Sessions that no person started need two.
+func TestStartedByAMachine(t *testing.T) {
+	w := newWorld(t, true)
+	w.exec(`DELETE FROM session_people`)
+	w.review("hubot", "APPROVED")
+	w.want("action_required", "two people")
+	w.review("monalisa", "APPROVED")
+	w.want("success")
+}
+
+func TestWhoNeedsNoReview(t *testing.T) {
+	w := newWorld(t, false)
+	w.look()
+	if n := len(w.runs()); n != 0 {
+		t.Fatalf("%d runs where nobody asks for four eyes", n)
+	}
+	var problems policy.Problems
+	w.floor, problems = policy.ParseFloor([]byte("version: 1\ndefaults: {publish: {four_eyes: true}}\n"))
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	w.want("action_required") // the operator does now
+
+	// Somebody else's pull request gets no run, but one from our branch is ours.
+	other := w.push("people/1")
+	var err error
+	w.pull, err = w.server.OpenPullRequest(repoName, "hubot", "people/1", "main", "y", "y", false)
+	w.ok(err)
+	before := len(w.runs())
+	w.look()
+	if n := len(w.runs()); n != before {
+		t.Errorf("a run on a pull request that is not ours")
+	}
+	w.ok(w.server.AddRule(repoName, githubd.Rule{Branch: "main", Type: "required_status_checks", Parameters: map[string]any{
+		"required_status_checks": []any{map[string]any{"context": Name}}, "strict_required_status_checks_policy": false,
+	}}))
+	w.head = other
+	w.want("success", "No session of Inspect had a hand")
+}
+
+// An answer that was lost, and a process that ended in between, make no second run.
+func TestOneRunWhateverHappens(t *testing.T) {
+	w := newWorld(t, true)
+	_, err := w.server.AddFault(githubd.Fault{Kind: githubd.FaultLost, Method: "POST", Path: "/repos/*/*/check-runs"})
+	w.ok(err)
+	_ = w.d.Look(context.Background(), w.install, w.repo, w.pull)
+	w.desk()
+	w.want("action_required")
+	w.exec(`UPDATE reviews SET check_run_id = 0`) // ended before it was written down
+	w.desk()
+	w.want("action_required")
+	if n := len(w.runs()); n != 1 {
+		t.Fatalf("%d runs", n)
+	}
+	w.exec(`UPDATE reviews SET check_run_id = 0`)
+	w.review("monalisa", "APPROVED") // and the answer has changed since
+	w.want("success")
+	if n := len(w.runs()); n != 2 {
+		t.Fatalf("%d runs", n)
+	}
+}
+
+func TestMergeGroup(t *testing.T) {
+	ctx := context.Background()
+	for name, c := range map[string]struct {
+		fourEyes, rule bool
+		ref            string
+		runs           int
+	}{
+		"nobody wants it": {false, false, "refs/heads/gh-readonly-queue/main/pr-%d-" + strings.Repeat("a", 40), 0},
+		"a rule wants it": {false, true, "refs/heads/gh-readonly-queue/main/odd", 1},
+		"ours is in it":   {true, false, "refs/heads/gh-readonly-queue/main/pr-%d-" + strings.Repeat("a", 40), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, c.fourEyes)
+			if c.rule {
+				w.ok(w.server.AddRule(repoName, githubd.Rule{Branch: "main", Type: "required_status_checks", Parameters: map[string]any{
+					"required_status_checks": []any{map[string]any{"context": Name}}, "strict_required_status_checks_policy": false,
+				}}))
+			}
+			ref := c.ref
+			if strings.Contains(ref, "%d") {
+				ref = fmt.Sprintf(ref, w.pull)
+			}
+			for range 2 {
+				w.ok(w.d.MergeGroup(ctx, w.install, w.repo, w.head, ref, "refs/heads/main"))
+			}
+			all := w.runs()
+			if len(all) != c.runs {
+				t.Fatalf("%d runs", len(all))
+			}
+			if c.runs > 0 && (all[0].Conclusion != "success" || all[0].Name != Name || all[0].HeadSHA != w.head) {
+				t.Errorf("%+v", all[0])
+			}
+		})
+	}
+}
