@@ -63,6 +63,9 @@ func writeApprovals(b *strings.Builder, f Facts) {
 			}
 			b.WriteString("- " + plain(redact.Cut(item, 300)) + "\n")
 		}
+		if a.Kind == "publish" {
+			b.WriteString("\nThe session's page has the change as a patch, without secrets.\n")
+		}
 		b.WriteString("\n" + a.answerWith() + "\n")
 	}
 	if !ended(f.State) {

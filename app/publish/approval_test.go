@@ -87,6 +87,9 @@ func TestWhatAPersonAllowsIsPublished(t *testing.T) {
 			if len(w.pushes()) != 0 || w.server.Counts().Writes != 0 {
 				t.Errorf("pushed before it was allowed: %+v", w.pushes())
 			}
+			if patch := w.file(s.ID, FilePatch); !strings.Contains(patch, c.path) || strings.Contains(patch, "a1B2a1B2") {
+				t.Errorf("whoever is asked sees %s", patch)
+			}
 			w.approve(s, ask, "octocat")
 			r := w.deliver(s)
 			g := w.clone(r.Branch)
