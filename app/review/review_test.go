@@ -238,10 +238,19 @@ func TestWhoNeedsNoReview(t *testing.T) {
 	w.want("success", "No session of Inspect had a hand")
 }
 
-// An answer that was lost, and a process that ended in between, make no second run.
+// A request that was lost is sent again; an answer that was lost, and a process
+// that ended in between, make no second run.
 func TestOneRunWhateverHappens(t *testing.T) {
 	w := newWorld(t, true)
-	_, err := w.server.AddFault(githubd.Fault{Kind: githubd.FaultLost, Method: "POST", Path: "/repos/*/*/check-runs"})
+	_, err := w.server.AddFault(githubd.Fault{Kind: githubd.FaultCut, Method: "POST", Path: "/repos/*/*/check-runs"})
+	w.ok(err)
+	if err := w.d.Look(context.Background(), w.install, w.repo, w.pull); err == nil || len(w.runs()) != 0 {
+		t.Fatalf("%d runs, %v", len(w.runs()), err)
+	}
+	w.desk()
+	w.want("action_required")
+	w.head = w.push("inspect/1-x")
+	_, err = w.server.AddFault(githubd.Fault{Kind: githubd.FaultLost, Method: "POST", Path: "/repos/*/*/check-runs"})
 	w.ok(err)
 	_ = w.d.Look(context.Background(), w.install, w.repo, w.pull)
 	w.desk()
@@ -249,13 +258,13 @@ func TestOneRunWhateverHappens(t *testing.T) {
 	w.exec(`UPDATE reviews SET check_run_id = 0`) // ended before it was written down
 	w.desk()
 	w.want("action_required")
-	if n := len(w.runs()); n != 1 {
-		t.Fatalf("%d runs", n)
+	if n := len(w.runs()); n != 2 {
+		t.Fatalf("%d runs for two heads", n)
 	}
 	w.exec(`UPDATE reviews SET check_run_id = 0`)
 	w.review("monalisa", "APPROVED") // and the answer has changed since
 	w.want("success")
-	if n := len(w.runs()); n != 2 {
+	if n := len(w.runs()); n != 3 {
 		t.Fatalf("%d runs", n)
 	}
 }

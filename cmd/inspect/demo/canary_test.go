@@ -550,7 +550,7 @@ func (h *hunt) leaks(ctx context.Context, s *stage, first string) {
 		reason string
 		words  []string
 	}{
-		"leaky":   {"secret_found", []string{"config.txt", "3"}},
+		"leaky":   {"known_secret", []string{"config.txt", "3"}},
 		"failing": {"snapshot_refused", []string{"starting with", redact.Mark, "it does not start"}},
 	} {
 		v := views[repo]

@@ -87,7 +87,7 @@ func TestHostileRepository(t *testing.T) {
 		"names":     {hostile("timeout: 2m", "true\n", fix+escapes+`for n in "$(printf 'new\nline')" "$(printf 'esc\033[2J')" "$(printf 'bidi\342\200\256')" "$(printf '.g\315\217it')"; do echo x >"$n"; done; git add -A; git commit -qm "$(printf 'esc\033]0;x\007 @octocat \342\200\256')"`+"\n", check), "failed", "file_name"},
 		"reports":   {hostile("timeout: 2m", "true\n", fix+`mkdir -p reports; ln -s /proc/self/environ reports/junit.xml; mkfifo reports/fifo.xml; ln -s ../../../../var/lib/inspect reports/spool; mkdir reports/dir.xml; truncate -s 1T .git/sparse || true`+"\n", check), "failed", "link"},
 		"submodule": {hostile("timeout: 2m", "true\n", fix+`printf '[submodule "z"]\n\tpath = z\n\turl = -u./x\n' >.gitmodules; git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),z; git add .gitmodules price.txt; git commit -qm x`+"\n", check), "failed", ""},
-		"lfs":       {hostile("timeout: 2m", "true\n", fix+`printf '[lfs]\n\turl = https://other.example/\n' >.lfsconfig; git add -A; git commit -qm x`+"\n", check), "failed", "protected_path"},
+		"lfs":       {hostile("timeout: 2m", "true\n", fix+`printf '[lfs]\n\turl = https://other.example/\n' >.lfsconfig; git add -A; git commit -qm x`+"\n", check), "stopped", "rejected"}, // a person says no to what is protected
 		// Neither the home nor the programs that the agent made are those of verification.
 		"cheat":   {hostile("timeout: 2m", "true\n", `mkdir -p "$HOME/bin" "$HOME/.local/bin"; for f in grep sh; do printf '#!/bin/sh\nexit 0\n' | tee "$HOME/bin/$f" >"$HOME/.local/bin/$f"; done; chmod -R +x "$HOME"; echo 'grep() { :; }' | tee "$HOME/.profile" "$HOME/.bashrc" "$HOME/.shrc" >/dev/null; echo x >x; git add x; git commit -qm x`+"\n", check), "failed", "verify_failed"},
 		"daemons": {hostile("timeout: 2m", "(setsid sleep 10000 &)\n", commit+"(setsid sleep 10001 &)\n", check+"(setsid sleep 10002 &)\n"), "delivered", ""},
@@ -105,6 +105,14 @@ func TestHostileRepository(t *testing.T) {
 	}
 	for name, want := range sessions {
 		id := s.of(ctx, name, issues[name])
+		said := 1
+		if want.reason == "rejected" {
+			s.until(ctx, id, "waiting for a person", func(v sessionView) bool { return v.State == "needs_approval" })
+			if _, err := s.github.Comment(octocat+"/"+name, issues[name], octocat, "/inspect reject"); err != nil {
+				t.Fatal(err)
+			}
+			said = 2
+		}
 		v := s.until(ctx, id, "over", over)
 		t.Logf("%s: %s (%s: %s)", name, v.State, v.Reason, v.Words)
 		if v.State != want.state || want.reason != "" && v.Reason != want.reason {
@@ -126,7 +134,7 @@ func TestHostileRepository(t *testing.T) {
 			}
 		}
 		comments, err := s.github.Comments(octocat+"/"+name, issues[name])
-		if err != nil || len(comments) != 1 {
+		if err != nil || len(comments) != said {
 			t.Errorf("%s: comments %+v, %v", name, comments, err)
 		}
 		for _, c := range comments {
