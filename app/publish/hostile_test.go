@@ -150,7 +150,7 @@ func TestHostileTreesAreRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			v := policy.Judge(im.Change, rulesOfDefault())
-			if len(v.Ask) > 0 {
+			if v.Refusal == nil && len(v.Ask) > 0 {
 				v.Refusal = &policy.ChangeRefusal{Reason: v.Ask[0].Reason}
 			}
 			if v.Refusal == nil || v.Refusal.Reason != test.reason {
