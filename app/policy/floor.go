@@ -176,7 +176,7 @@ func Effective(sp spec.Spec, b Bounds) (spec.Spec, []Value, error) {
 	number(&e, "publish.max_files", &p.MaxFiles, def.Publish.MaxFiles, func(k spec.FloorKeys) int { return k.MaxFiles }, intWords)
 	number(&e, "publish.max_bytes", &p.MaxBytes, def.Publish.MaxBytes, func(k spec.FloorKeys) int64 { return k.MaxBytes }, bytesWords)
 	e.plain("publish.prefix", p.Prefix, def.Publish.Prefix)
-	e.fourEyes()
+	e.push(p)
 
 	if len(e.beyond) > 0 {
 		guessed := sp.EgressGuessed && slices.ContainsFunc(e.beyond, func(w Beyond) bool { return w.Key == "egress" })
@@ -366,6 +366,38 @@ func (e *effect) atMost(key string, of func(spec.FloorKeys) []string, passing fu
 			e.beyond = append(e.beyond, Beyond{Key: key, Asked: asked, Most: words(most), From: l.from})
 		}
 	}
+}
+
+// PushHead says whether results may go onto the head of somebody's pull
+// request: somebody must have said so, and nobody the contrary.
+func (b Bounds) PushHead() bool { on, _ := b.pushHead(); return on }
+
+func (b Bounds) pushHead() (on bool, from string) {
+	from = fromDefault
+	for _, l := range b {
+		switch l.keys.Push {
+		case spec.PushHead:
+			on, from = true, l.from
+		case "":
+		default:
+			return false, l.from
+		}
+	}
+	return on, from
+}
+
+// push leaves what goes onto a head only where the bounds allow it.
+func (e *effect) push(p *spec.Publish) {
+	const stacked = "stacked"
+	value := Value{Key: "publish.push", Value: cmp.Or(p.Push, stacked), From: fromDefault}
+	if p.Push != "" {
+		value.From = spec.FileName
+	}
+	if on, from := e.bounds.pushHead(); p.Push == spec.PushHead && !on {
+		p.Push = ""
+		value.Value, value.Instead, value.From = stacked, spec.PushHead, from
+	}
+	e.values = append(e.values, value)
 }
 
 // protected paths add up.

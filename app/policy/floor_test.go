@@ -273,7 +273,7 @@ harness: {kind: codex, model: openai/gpt}
 limits: {cpu: 64, memory: 1TiB, pids: 32768, disk: 10TiB, egress: 1TiB, timeout: 24h, concurrent: 1000, budget_usd: 100000}
 refresh: {every: 1m, max_age: 8760h, max_drift: 1000000, when_stale: use}
 keep_failed: 168h
-publish: {max_files: 10000, max_bytes: 64MiB}
+publish: {max_files: 10000, max_bytes: 64MiB, push: head}
 `
 
 // Each key of the floor binds a repository that asks for everything, alone, in
@@ -305,6 +305,8 @@ func TestEachKeyOfTheFloorBinds(t *testing.T) {
 			holds: func(sp spec.Spec, b Bounds) bool {
 				return protectedBy("infra/x", PublishRules(sp.Publish).Protected) != "" && protectedBy("infra/x", b.Tighten(Rules{}).Protected) != ""
 			}},
+		"Push": {floor: "publish: {push: stacked}", shown: Value{Key: "publish.push", Value: "stacked"},
+			holds: func(sp spec.Spec, b Bounds) bool { return sp.Publish.Push == "" && !b.PushHead() }},
 		"MaxFiles": {floor: "publish: {max_files: 5}", shown: Value{Key: "publish.max_files", Value: "5"},
 			holds: func(sp spec.Spec, b Bounds) bool {
 				return sp.Publish.MaxFiles == 5 && b.Tighten(Rules{MaxFiles: 9}).MaxFiles == 5

@@ -39,9 +39,11 @@ type FloorKeys struct {
 	Secrets   []string // names, in which * stands for any part
 	Limits    Limits
 	Protected []string // added to those of a repository
-	MaxFiles  int
-	MaxBytes  int64
-	FourEyes  bool // no repository can do without
+	// Push is "head" where results may go onto the head of somebody's pull
+	// request, and "stacked" where not. Where nobody says anything they may not.
+	Push     string
+	MaxFiles int
+	MaxBytes int64
 	// RefreshEvery is the least a repository may ask for under refresh.every.
 	RefreshEvery time.Duration
 	// KeepFailed is the most a repository may ask for under keep_failed; 0 keeps
@@ -207,6 +209,7 @@ func buildFloorKeys(n *yaml.Node) FloorKeys {
 	}
 	duration(child(child(n, "refresh"), "every"), &k.RefreshEvery)
 	publish := child(n, "publish")
+	text(child(publish, "push"), &k.Push)
 	texts(child(publish, "protected"), &k.Protected)
 	number(child(publish, "max_files"), &k.MaxFiles)
 	size(child(publish, "max_bytes"), &k.MaxBytes)

@@ -334,6 +334,10 @@ func build(root *yaml.Node) Spec {
 	text(child(harness, "model"), &s.Harness.Model)
 	publish := child(root, "publish")
 	text(child(publish, "prefix"), &s.Publish.Prefix)
+	var push string
+	if text(child(publish, "push"), &push); push == PushHead {
+		s.Publish.Push = push
+	}
 	texts(child(publish, "protected"), &s.Publish.Protected)
 	number(child(publish, "max_files"), &s.Publish.MaxFiles)
 	size(child(publish, "max_bytes"), &s.Publish.MaxBytes)

@@ -117,7 +117,7 @@ func schema() field {
 		"publish": {kind: kindMap, help: "a map", fields: map[string]field{
 			"prefix":    {kind: kindText, help: "lower-case letters, digits and '-', at most 30", check: regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,28}[a-z0-9])?$`).MatchString},
 			"draft":     {kind: kindBool, help: "true", laterIf: func(s string) bool { return s == "false" }},
-			"push":      {kind: kindText, help: "stacked or head", only: []string{"stacked", "head"}, laterIf: func(s string) bool { return s == "head" }},
+			"push":      {kind: kindText, help: "stacked or head", only: []string{"stacked", "head"}},
 			"protected": {kind: kindList, help: "a list of path patterns", item: &field{kind: kindText, help: "a path pattern like **/migrations/**, at most 200 bytes and with at most two groups in braces", check: plainPattern}, max: 200},
 			"max_files": {kind: kindInt, help: "a number from 1 to 10000", check: between(1, 10_000)},
 			"max_bytes": {kind: kindSize, help: "a size like 4MiB, up to 64MiB", check: sizeBetween(1, 64<<20)},

@@ -36,6 +36,27 @@ func (s Spec) WithSecrets() (n int) {
 	return n
 }
 
+// WithoutSecrets is s for work on what somebody from outside proposes: nothing
+// of it is given a secret and the proxy adds no credential.
+func (s Spec) WithoutSecrets() Spec {
+	steps := func(in []Step) []Step {
+		out := slices.Clone(in)
+		for i := range out {
+			out[i].Secrets = nil
+		}
+		return out
+	}
+	s.Setup, s.Data.Load, s.Inject = steps(s.Setup), steps(s.Data.Load), nil
+	s.Services, s.Verify = slices.Clone(s.Services), slices.Clone(s.Verify)
+	for i := range s.Services {
+		s.Services[i].Secrets = nil
+	}
+	for i := range s.Verify {
+		s.Verify[i].Secrets = nil
+	}
+	return s
+}
+
 func (s Spec) workNames() map[string]bool {
 	names := map[string]bool{}
 	for _, step := range s.Setup {

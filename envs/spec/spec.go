@@ -201,6 +201,7 @@ func Harnesses() []string {
 // Publish bounds what may leave a session and how.
 type Publish struct {
 	Prefix    string   `json:"prefix"`              // of branches
+	Push      string   `json:"push,omitempty"`      // where results for a pull request go that is not ours: PushHead; else a stacked one
 	Protected []string `json:"protected,omitempty"` // doublestar globs, in addition to AlwaysProtected
 	MaxFiles  int      `json:"max_files"`
 	MaxBytes  int64    `json:"max_bytes"` // of the patch
@@ -208,6 +209,10 @@ type Publish struct {
 	// hand in it, and so is its pull request.
 	FourEyes bool `json:"four_eyes,omitempty"`
 }
+
+// PushHead has results for a pull request pushed onto its head branch, where the
+// operator allows it.
+const PushHead = "head"
 
 // AlwaysProtected are globs no repository can take away. .lfsconfig says where
 // everybody's git-lfs fetches from, with their credentials.
