@@ -70,7 +70,7 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	ctx := req.Context()
 	try := func(again bool) (*http.Response, error) {
-		token, err := x.c.bearer(ctx, x.repo, r.purpose)
+		token, err := x.c.bearer(ctx, x.repo, purposeOf(ctx, r))
 		if err != nil {
 			return refuse(err)
 		}
@@ -225,6 +225,10 @@ func (x *exchange) checkRedirect(next *http.Request, via []*http.Request) error 
 	}
 	if first.Method != http.MethodGet && (next.Method != first.Method || status != http.StatusTemporaryRedirect && status != http.StatusPermanentRedirect) {
 		return ErrMoved
+	}
+	if at, ok := next.Context().Value(elsewhere{}).(*string); ok && !sameOrigin(next.URL, x.c.app.api) {
+		*at = next.URL.String()
+		return http.ErrUseLastResponse
 	}
 	if !sameOrigin(next.URL, x.c.app.api) {
 		return fmt.Errorf("%w: follow a redirect to %s", ErrForbidden, next.URL.Host)

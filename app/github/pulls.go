@@ -17,6 +17,10 @@ type PullRequest struct {
 	HeadRef string
 	HeadSHA string
 	BaseRef string
+
+	HeadRepoID int64 // 0: the fork was deleted
+	Locked     bool
+	Title      string
 }
 
 func pullRequest(p *gh.PullRequest) PullRequest {
@@ -24,6 +28,7 @@ func pullRequest(p *gh.PullRequest) PullRequest {
 		Number: p.GetNumber(), URL: p.GetHTMLURL(), State: p.GetState(), Draft: p.GetDraft(),
 		Merged:  p.GetMerged() || p.MergedAt != nil,
 		HeadRef: p.GetHead().GetRef(), HeadSHA: p.GetHead().GetSHA(), BaseRef: p.GetBase().GetRef(),
+		HeadRepoID: p.GetHead().GetRepo().GetID(), Locked: p.GetLocked(), Title: p.GetTitle(),
 	}
 }
 

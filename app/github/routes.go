@@ -52,12 +52,17 @@ var perRepository = []route{
 	{method: "POST", path: "/issues/{id}/reactions", what: "reaction", body: reactionBody, purpose: forTalking},
 	{method: "POST", path: "/issues/comments/{id}/reactions", what: "reaction", body: reactionBody, purpose: forTalking},
 	{method: "DELETE", path: "/issues/{id}/labels/{label}", what: "label", purpose: forTalking},
+	{method: "GET", path: "/git/commits/{sha}", purpose: forReading},
+	{method: "GET", path: "/branches/{ref}", purpose: forReading}, // one segment: what is below a branch is its protection
 	{method: "GET", path: "/commits/{sha}/check-runs", purpose: forChecks},
+	{method: "GET", path: "/actions/jobs/{id}/logs", purpose: forLogs},
 	{method: "POST", path: "/check-runs", what: "check run", body: newCheckRunBody, purpose: forChecks},
 	{method: "PATCH", path: "/check-runs/{id}", what: "check run", body: checkRunBody, purpose: forChecks},
 	{method: "GET", path: "/pulls", purpose: forPulls},
 	{method: "GET", path: "/pulls/{id}", purpose: forPulls},
+	{method: "GET", path: "/pulls/{id}/comments", purpose: forPulls},
 	{method: "GET", path: "/pulls/{id}/reviews", purpose: forPulls},
+	{method: "POST", path: "/pulls/comments/{id}/reactions", what: "reaction", body: reactionBody, purpose: forPulls},
 	{method: "POST", path: "/pulls", what: "pull request", body: newPullBody, purpose: forPulls},
 }
 

@@ -32,6 +32,7 @@ const (
 	forTalking purpose = "talking"       // comments, reactions, labels
 	forChecks  purpose = "checks"        // check runs
 	forPulls   purpose = "pull requests" // finding and creating them
+	forLogs    purpose = "logs"          // of jobs that failed
 	forPushing purpose = "pushing"       // one push by git, no request of ours
 )
 
@@ -51,6 +52,8 @@ func (p purpose) permissions() permissions {
 		return permissions{"metadata": "read", "checks": "write"}
 	case forPulls:
 		return permissions{"metadata": "read", "pull_requests": "write"}
+	case forLogs:
+		return permissions{"metadata": "read", "actions": "read"}
 	case forPushing:
 		return permissions{"metadata": "read", "contents": "write"}
 	}
