@@ -208,6 +208,11 @@ func (s *Scheduler) wait(ctx context.Context, q *storage.Queries, sess storage.S
 	})
 }
 
+// Note writes words for people into a session's record.
+func (s *Scheduler) Note(ctx context.Context, session, words string) error {
+	return s.db.InLockTx(ctx, func(tx *storage.Tx) error { return s.note(ctx, tx.Q(), session, words) })
+}
+
 // note writes words for people into a session's record.
 func (s *Scheduler) note(ctx context.Context, q *storage.Queries, id, words string) error {
 	row, err := q.LockSession(ctx, id)
@@ -280,6 +285,9 @@ func (s *Scheduler) place(ctx context.Context, tx *storage.Tx, sess storage.Sess
 				return fmt.Errorf("placing session %s: %w", row.ID, err)
 			}
 			row.Generation = generation
+			if err := handOverAll(ctx, q, row.ID, generation, now); err != nil {
+				return err
+			}
 			e, err := ownEvent(generation, EventAttempt, now, map[string]any{
 				"generation": generation, "node": r.node, "snapshot": r.snapshot, "why": r.taken.Why,
 			})

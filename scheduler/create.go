@@ -12,6 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/sqlc-dev/pqtype"
+
 	"inspect/envs/spec"
 	"inspect/storage"
 )
@@ -38,7 +40,30 @@ type NewSession struct {
 	Spec            spec.Spec
 	SpecSource      string // ".inspect.yml" or "detected from go.mod"
 	Priority        int    // higher goes first; zero is usual
+	Pull            Pull   // that it works on; zero: none
+	Locked          bool   // nothing is to be written into its conversation
+	// Context lists what the agent was told of what people wrote, and what it was
+	// not; JSON, nil: not known.
+	Context []byte
 }
+
+// Pull is a pull request whose head a session works on: its base commit is that
+// head.
+type Pull struct {
+	Number     int
+	HeadRepoID int64  // 0: the fork was deleted
+	Deliver    string // Deliver…
+}
+
+// What becomes of a session's result.
+const (
+	DeliverPull  = "pull"  // a branch of its own and a draft pull request against its base branch
+	DeliverHead  = "head"  // a commit onto the head branch of the pull request it works on
+	DeliverPatch = "patch" // a patch in the evidence
+)
+
+// ref is where the head can be fetched, also when it is in a fork or its branch is gone.
+func (p Pull) ref() string { return fmt.Sprintf("refs/pull/%d/head", p.Number) }
 
 // Create adds a session to the queue in the caller's transaction; the look at
 // it is enqueued there too. A second session for the same intent is an error
@@ -47,6 +72,8 @@ func (s *Scheduler) Create(ctx context.Context, tx *storage.Tx, n NewSession) (s
 	switch {
 	case n.IntentKey == "", n.EnvironmentID == "", n.BaseSHA == "", n.BaseBranch == "":
 		return storage.Session{}, errors.New("a session needs an intent, an environment and a base commit")
+	case n.Pull.Number > 0 && n.Pull.Deliver == "":
+		return storage.Session{}, errors.New("a session on a pull request needs to know where its result goes")
 	case n.Spec.Limits.Timeout <= 0:
 		return storage.Session{}, errors.New("a session needs a time limit")
 	}
@@ -76,6 +103,9 @@ func insertSession(ctx context.Context, q *storage.Queries, id string, n NewSess
 	if err := q.SetSessionMeans(ctx, storage.SetSessionMeansParams{ID: row.ID, Budget: row.Budget, InstructionsSha: row.InstructionsSha}); err != nil {
 		return storage.Session{}, fmt.Errorf("creating a session: %w", err)
 	}
+	if err := setPull(ctx, q, &row, n); err != nil {
+		return storage.Session{}, err
+	}
 	if err := addPerson(ctx, q, row.ID, Person{n.RequesterID, n.RequesterLogin}, RoleStarted, now); err != nil {
 		return storage.Session{}, err
 	}
@@ -86,11 +116,31 @@ func insertSession(ctx context.Context, q *storage.Queries, id string, n NewSess
 		"spec_source": n.SpecSource, "spec_sha256": digestOf(encode(n.Spec)), "environment": n.EnvironmentID,
 		"request_sha256": digestOf([]byte(row.Request)), "prompt_sha256": digestOf([]byte(row.Prompt)),
 		"context": n.ContextDigest, "instructions_sha": n.InstructionsSHA, "budget": row.Budget,
+		"pull": n.Pull.Number, "deliver": row.Deliver,
 	})
 	if err != nil {
 		return storage.Session{}, err
 	}
 	return row, appendEvents(ctx, q, &row, e)
+}
+
+// setPull writes what only some sessions have.
+func setPull(ctx context.Context, q *storage.Queries, row *storage.Session, n NewSession) error {
+	if n.Pull.Number == 0 && !n.Locked && n.Context == nil {
+		return nil
+	}
+	row.Locked, row.Context = n.Locked, pqtype.NullRawMessage{RawMessage: n.Context, Valid: n.Context != nil}
+	if n.Pull.Number > 0 {
+		row.PullNumber, row.HeadRepoID, row.BaseRef = int32(n.Pull.Number), n.Pull.HeadRepoID, n.Pull.ref()
+		row.Deliver = n.Pull.Deliver
+	}
+	if err := q.SetSessionPull(ctx, storage.SetSessionPullParams{
+		ID: row.ID, PullNumber: row.PullNumber, HeadRepoID: row.HeadRepoID, BaseRef: row.BaseRef,
+		Deliver: row.Deliver, Locked: row.Locked, Context: row.Context,
+	}); err != nil {
+		return fmt.Errorf("creating a session: %w", err)
+	}
+	return nil
 }
 
 // digestOf is a SHA-256 in hexadecimal.

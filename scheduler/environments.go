@@ -266,7 +266,14 @@ func (s *Scheduler) prepare(ctx context.Context, q *storage.Queries, sess storag
 	if err != nil {
 		return readiness{}, fmt.Errorf("reading environment %s: %w", sess.EnvironmentID, err)
 	}
-	if err := s.refresh(ctx, q, env, nodes, sess.BaseBranch, sess.BaseSha); err != nil {
+	branch, commit := sess.BaseBranch, sess.BaseSha
+	if sess.PullNumber > 0 { // what others get is never made of somebody's proposal
+		if branch, err = defaultBranch(ctx, q, sess.RepositoryID); err != nil {
+			return readiness{}, err
+		}
+		commit = sess.InstructionsSha
+	}
+	if err := s.refresh(ctx, q, env, nodes, branch, commit); err != nil {
 		return readiness{}, err
 	}
 	return readiness{wait: "building the snapshot"}, nil
@@ -409,8 +416,8 @@ func (s *Scheduler) cold(ctx context.Context, q *storage.Queries, sess storage.S
 	if err != nil || len(nodes) == 0 {
 		return readiness{wait: "waiting for a node that can prepare a snapshot of the session's commit"}, err
 	}
-	node, own := s.preferred(nodes).Name, sess.BaseBranch != repo.DefaultBranch || slices.ContainsFunc(ready, unrelated)
-	if err := s.begin(ctx, q, env, sp, node, wanted{branch: sess.BaseBranch, commit: sess.BaseSha}, "", own); err != nil {
+	node, own := s.preferred(nodes).Name, sess.PullNumber > 0 || sess.BaseBranch != repo.DefaultBranch || slices.ContainsFunc(ready, unrelated)
+	if err := s.begin(ctx, q, env, sp, node, wanted{branch: sess.BaseBranch, ref: sess.BaseRef, commit: sess.BaseSha}, "", own); err != nil {
 		return readiness{}, err
 	}
 	return readiness{
@@ -437,7 +444,7 @@ func (s *Scheduler) fetched(ctx context.Context, q *storage.Queries, sess storag
 			return false, nil, nil, fmt.Errorf("reading repository %d: %w", sess.RepositoryID, err)
 		}
 		return false, nil, nil, s.addWork(ctx, q, sn.Node, wire.WorkFetch, key, wire.Work{Fetch: &wire.FetchWork{
-			Remote: wire.Remote{RepositoryID: repo.ID, URL: s.o.CloneURL(repo), Branch: sess.BaseBranch},
+			Remote: s.remote(repo, sess.BaseBranch, sess.BaseRef),
 			Commit: sess.BaseSha, Since: sn.CommitSha,
 		}})
 	case err != nil:
@@ -455,6 +462,23 @@ func (s *Scheduler) fetched(ctx context.Context, q *storage.Queries, sess storag
 		return false, nil, nil, q.RepeatWork(ctx, key)
 	}
 	return false, nil, nil, nil
+}
+
+// remote is where a node fetches a repository's commits from. A branch whose
+// name is somebody else's choice is not asked for where a ref of the forge's holds the commit.
+func (s *Scheduler) remote(repo storage.Repository, branch, ref string) wire.Remote {
+	if ref != "" {
+		branch = repo.DefaultBranch
+	}
+	return wire.Remote{RepositoryID: repo.ID, URL: s.o.CloneURL(repo), Branch: branch, Ref: ref}
+}
+
+func defaultBranch(ctx context.Context, q *storage.Queries, repository int64) (string, error) {
+	repo, err := q.GetRepositoryRow(ctx, repository)
+	if err != nil {
+		return "", fmt.Errorf("reading repository %d: %w", repository, err)
+	}
+	return repo.DefaultBranch, nil
 }
 
 // States of node work.

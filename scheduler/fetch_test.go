@@ -17,7 +17,7 @@ func TestFetch(t *testing.T) {
 	w := newWorld(t)
 	s := w.scheduler()
 	for range 2 {
-		if err := s.Fetch(ctx, "n1", 42, "main", baseSHA); err != nil {
+		if err := s.Fetch(ctx, "n1", 42, "main", "", baseSHA); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -25,7 +25,7 @@ func TestFetch(t *testing.T) {
 	if f := work.Fetch; f.Commit != baseSHA || f.Remote != (wire.Remote{RepositoryID: 42, URL: "https://git.example/octocat/hello.git", Branch: "main"}) || f.Since != "" {
 		t.Errorf("%+v", f)
 	}
-	if err := s.Fetch(ctx, "n1", 42, "main", baseSHA); err != nil { // the node is at it
+	if err := s.Fetch(ctx, "n1", 42, "main", "", baseSHA); err != nil { // the node is at it
 		t.Fatal(err)
 	}
 	open := func() int {
@@ -44,13 +44,13 @@ func TestFetch(t *testing.T) {
 	if n := open(); n != 0 {
 		t.Errorf("%d works after it was done", n)
 	}
-	if err := s.Fetch(ctx, "n1", 42, "main", baseSHA); err != nil {
+	if err := s.Fetch(ctx, "n1", 42, "main", "", baseSHA); err != nil {
 		t.Fatal(err)
 	}
 	if again := w.work(s, wire.WorkFetch); again.ID != work.ID {
 		t.Errorf("work %d, want %d again", again.ID, work.ID)
 	}
-	if err := s.Fetch(ctx, "n1", 4711, "main", baseSHA); err == nil {
+	if err := s.Fetch(ctx, "n1", 4711, "main", "", baseSHA); err == nil {
 		t.Error("a repository nobody knows")
 	}
 }

@@ -100,12 +100,35 @@ func (s *Scheduler) finish(ctx context.Context, sess storage.Session, a storage.
 		}
 		return s.tryAgain(ctx, sess, outcomeWords(v))
 	}
+	more := false // it may have another attempt
+	if o.Kind == wire.OutcomeVerified || o.Kind == wire.OutcomeNoChange {
+		tried, err := s.tried(ctx, sess)
+		if err != nil {
+			return err
+		}
+		more = tried < MaxAttempts
+	}
 	_, err = s.apply(ctx, sess, change{
 		to: v.to, reason: v.reason, words: v.words, endWords: "its outcome was " + o.Kind,
-		with: func(q *storage.Queries, row *storage.Session) error { return keepOutcome(ctx, q, row, a) },
+		with: func(q *storage.Queries, row *storage.Session) error {
+			late, err := unheard(ctx, q, *row)
+			switch {
+			case err != nil:
+				return fmt.Errorf("looking for what session %s was asked: %w", row.ID, err)
+			case late && more:
+				return errUnheard
+			}
+			return keepOutcome(ctx, q, row, a)
+		},
 	})
+	if errors.Is(err, errUnheard) {
+		return s.tryAgain(ctx, sess, "more was asked for when the agent had ended")
+	}
 	return err
 }
+
+// errUnheard says that the result is not the last: more was asked for.
+var errUnheard = errors.New("more was asked for")
 
 // keepOutcome pins the outcome of the attempt that counts.
 func keepOutcome(ctx context.Context, q *storage.Queries, row *storage.Session, a storage.Attempt) error {

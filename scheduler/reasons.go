@@ -26,6 +26,10 @@ const (
 	ReasonBudget            = "budget"             // the model calls used it up
 	ReasonPublishTimeout    = "publish_timeout"    // GitHub could not be reached for too long
 	ReasonPublishRefused    = "publish_refused"    // GitHub refuses for good
+	ReasonSuperseded        = "superseded"         // somebody moved what it works on
+	ReasonPullClosed        = "pull_closed"        // the pull request it works on was closed or merged
+	ReasonArchived          = "archived"           // the repository takes nothing any more
+	ReasonPatch             = "patch"              // the verified result is a patch in the evidence, by design
 )
 
 // Kinds of events the control plane itself puts into a session's chain. The
@@ -36,11 +40,8 @@ const (
 	EventAttempt = "attempt"       // {"generation","node","snapshot","why"}
 	EventSecrets = "secrets"       // {"to","node","versions"}: of secrets whose values were given out for the first time in an attempt
 	EventStop    = "stop"          // {"who","words"}
-	// EventApproval is what became of an approval: {"approval","kind","state",
-	// "digest","words","who","who_id","how"}, when it is asked for also "asked" and
-	// what it is bound to.
-	EventApproval = "approval"
-	EventGitHub   = "github" // a write to GitHub: asked for, then answered
+	EventAsked   = "asked"         // {"number","author","author_id","comment","text_sha256"}: something besides the first request
+	EventGitHub  = "github"        // a write to GitHub: asked for, then answered
 )
 
 // MaxAttempts is how many attempts one session gets, anew each time it is rewound.

@@ -349,7 +349,7 @@ func (s *Scheduler) stepDeadline(ctx context.Context, sess storage.Session) erro
 // stepStop realises a stop that somebody asked for: the runner is given a
 // grace to upload what there is, then the engine ends it.
 func (s *Scheduler) stepStop(ctx context.Context, sess storage.Session) error {
-	c := change{to: Stopped, reason: ReasonStopped, words: stopWords(sess), endWords: "stopped"}
+	c := change{to: Stopped, reason: orWords(sess.StopReason, ReasonStopped), words: stopWords(sess), endWords: "stopped"}
 	if OnMachine(sess.State) {
 		a, err := s.attempt(ctx, sess)
 		if err != nil {
@@ -389,6 +389,9 @@ func (s *Scheduler) tooLateToStop(ctx context.Context, sess storage.Session) (bo
 }
 
 func stopWords(sess storage.Session) string {
+	if sess.StopReason != "" {
+		return sess.StopWords
+	}
 	words := "Stopped by " + sess.StopBy + "."
 	if sess.StopWords != "" {
 		words += " " + sess.StopWords
@@ -406,6 +409,17 @@ func earlier(a, b time.Time) time.Time {
 // Stop asks for the end of a session, from any state, in the name of who. The
 // work is kept. Stopping a session that is over changes nothing.
 func (s *Scheduler) Stop(ctx context.Context, session, who, words string) error {
+	return s.stop(ctx, session, who, "", words)
+}
+
+// Supersede asks for the end of a session like Stop, for a reason that is no
+// person's wish: what it works on has moved or is closed. words are all that is
+// said of it.
+func (s *Scheduler) Supersede(ctx context.Context, session, reason, words string) error {
+	return s.stop(ctx, session, "Inspect", reason, words)
+}
+
+func (s *Scheduler) stop(ctx context.Context, session, who, reason, words string) error {
 	defer s.wakes.wake("session:" + session)
 	return s.db.InLockTx(ctx, func(tx *storage.Tx) error {
 		now := s.clock.Now()
@@ -420,6 +434,11 @@ func (s *Scheduler) Stop(ctx context.Context, session, who, words string) error 
 		}
 		if err != nil {
 			return fmt.Errorf("stopping session %s: %w", session, err)
+		}
+		if row.StopReason = reason; reason != "" {
+			if err := tx.Q().SetStopReason(ctx, storage.SetStopReasonParams{ID: session, StopReason: reason}); err != nil {
+				return fmt.Errorf("stopping session %s: %w", session, err)
+			}
 		}
 		e, err := ownEvent(row.Generation, EventStop, now, map[string]any{"who": row.StopBy, "words": row.StopWords})
 		if err != nil {

@@ -32,6 +32,7 @@ const (
 // wanted is a refresh of an environment that somebody wants.
 type wanted struct {
 	branch, commit string
+	ref            string        // that holds the commit, if no branch does
 	afresh         bool          // made from nothing, and even if nothing has changed
 	asked          bool          // by a person or a session: a commit that failed is tried again at once
 	after          time.Duration // from now, before it is begun
@@ -207,7 +208,7 @@ func (s *Scheduler) begin(ctx context.Context, q *storage.Queries, env storage.E
 	}
 	work := wire.RefreshWork{
 		Snapshot: snap.ID, From: from, Environment: env.ID, Generation: int(snap.Generation),
-		Remote: wire.Remote{RepositoryID: repo.ID, URL: s.o.CloneURL(repo), Branch: w.branch},
+		Remote: s.remote(repo, w.branch, w.ref),
 		Commit: w.commit, ConfigDigest: env.ConfigDigest, Image: sp.Image, Setup: wireSteps(sp.Setup),
 		Services: wireServices(sp.Services), Load: wireSteps(sp.Data.Load), Egress: sp.Egress, Internal: s.o.EgressInternal, Inject: wireInject(sp.Inject),
 		Limits: wireLimits(sp.Limits), Timeout: s.times.Refresh,

@@ -44,8 +44,9 @@ func IsPointError(err error) bool {
 // Point is the end of a turn of a session.
 type Point struct {
 	Session    string
-	Generation int // attempt; 0: the newest that has the turn
-	Turn       int // counted from 1 in each attempt; 0: the last
+	Generation int    // attempt; 0: the newest that has the turn
+	Turn       int    // counted from 1 in each attempt; 0: the last
+	By         Person // an account of the forge; zero: somebody on this machine
 }
 
 // find looks a point up: its work must be there. The clone is held if there is one.
@@ -75,6 +76,26 @@ func (p Point) find(ctx context.Context, q *storage.Queries, now time.Time) (wir
 // that runs sees it at its next sweep. Errors that a person can do something
 // about are told by IsPointError.
 func Rewind(ctx context.Context, tx *storage.Tx, p Point, who string, now time.Time) (storage.Session, error) {
+	return reopen(ctx, tx, p, who, false, now)
+}
+
+// Retry is Rewind to the last turn, and to the beginning where nothing is kept
+// of any.
+func Retry(ctx context.Context, tx *storage.Tx, p Point, who string, now time.Time) (storage.Session, error) {
+	p.Generation, p.Turn = 0, 0
+	return reopen(ctx, tx, p, who, true, now)
+}
+
+// Continue is Rewind to the last turn, with one more thing to do.
+func Continue(ctx context.Context, tx *storage.Tx, session string, prompt Prompt, now time.Time) (storage.Session, error) {
+	row, err := Rewind(ctx, tx, Point{Session: session, By: prompt.By}, prompt.By.Login, now)
+	if err != nil {
+		return row, err
+	}
+	return row, addPrompt(ctx, tx.Q(), &row, prompt, now)
+}
+
+func reopen(ctx context.Context, tx *storage.Tx, p Point, who string, anew bool, now time.Time) (storage.Session, error) {
 	q := tx.Q()
 	row, err := q.LockSession(ctx, p.Session)
 	if err != nil {
@@ -102,14 +123,20 @@ func Rewind(ctx context.Context, tx *storage.Tx, p Point, who string, now time.T
 			return row, fmt.Errorf("looking for sessions of the same issue: %w", err)
 		}
 	}
-	from, b, err := p.find(ctx, q, now)
-	if err != nil {
+	words, at := "", pqtype.NullRawMessage{}
+	switch from, b, err := p.find(ctx, q, now); {
+	case err == nil:
+		words = fmt.Sprintf("Goes on from turn %d of attempt %d, as %s asked.", b.Turn, b.Generation, clip(who, 100))
+		at = pqtype.NullRawMessage{RawMessage: encode(from), Valid: true}
+	case anew && IsPointError(err):
+		words = fmt.Sprintf("Begins anew, as %s asked: nothing is kept of what was done.", clip(who, 100))
+	default:
 		return row, err
 	}
-	e, err := ownEvent(row.Generation, EventState, now, map[string]any{
-		"from": row.State, "to": Queued, "reason": "rewound",
-		"words": fmt.Sprintf("Goes on from turn %d of attempt %d, as %s asked.", b.Turn, b.Generation, clip(who, 100)),
-	})
+	if err := addPerson(ctx, q, row.ID, p.By, RolePrompted, now); err != nil {
+		return row, err
+	}
+	e, err := ownEvent(row.Generation, EventState, now, map[string]any{"from": row.State, "to": Queued, "reason": "rewound", "words": words})
 	if err != nil {
 		return row, err
 	}
@@ -118,7 +145,7 @@ func Rewind(ctx context.Context, tx *storage.Tx, p Point, who string, now time.T
 	}
 	after, err := q.ReopenSession(ctx, storage.ReopenSessionParams{
 		ID: row.ID, Version: row.Version, Now: now, Deadline: now.Add(Times{}.withDefaults().Queue),
-		StartFrom: pqtype.NullRawMessage{RawMessage: encode(from), Valid: true},
+		StartFrom: at,
 	})
 	if err != nil {
 		return row, fmt.Errorf("putting session %s back into the queue: %w", row.ID, missingAs(err, errMoved))
@@ -146,17 +173,24 @@ func Fork(ctx context.Context, tx *storage.Tx, p Point, h spec.Harness, who stri
 	if sp.Harness, err = otherHarness(src.ID, sp.Harness, h); err != nil {
 		return src, err
 	}
-	id := newID()
+	id, by := newID(), Person{src.RequesterID, src.RequesterLogin}
+	if p.By.ID > 0 {
+		by = p.By
+	}
 	row, err := insertSession(ctx, q, id, NewSession{
 		InstallationID: src.InstallationID, RepositoryID: src.RepositoryID, IssueNumber: int(src.IssueNumber),
 		IntentKey:   fmt.Sprintf("fork:%s:%d:%d:%s", from.Session, from.Generation, from.Turn, id),
-		RequesterID: src.RequesterID, RequesterLogin: src.RequesterLogin, Title: src.Title,
+		RequesterID: by.ID, RequesterLogin: by.Login, Title: src.Title,
 		Request: src.Request, Prompt: src.Prompt, ContextDigest: src.ContextDigest,
 		BaseBranch: src.BaseBranch, BaseSHA: src.BaseSha, InstructionsSHA: src.InstructionsSha, EnvironmentID: src.EnvironmentID,
-		Spec: sp, SpecSource: src.SpecSource, Priority: int(src.Priority),
+		Spec: sp, SpecSource: src.SpecSource, Priority: int(src.Priority), Locked: src.Locked, Context: src.Context.RawMessage,
+		Pull: Pull{Number: int(src.PullNumber), HeadRepoID: src.HeadRepoID, Deliver: src.Deliver},
 	}, now, now.Add(Times{}.withDefaults().Queue))
 	if err != nil {
 		return src, err
+	}
+	if err := q.CopyPrompts(ctx, storage.CopyPromptsParams{SessionID: row.ID, FromSession: src.ID}); err != nil {
+		return src, fmt.Errorf("giving session %s what was asked of the other: %w", row.ID, err)
 	}
 	// Generation 0 is what there was before the first attempt.
 	if err := q.UpsertBundle(ctx, storage.UpsertBundleParams{

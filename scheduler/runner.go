@@ -66,7 +66,7 @@ func (s *Scheduler) Spec(ctx context.Context, r Runner) (wire.Spec, error) {
 	out, err := s.spec(ctx, sess, a)
 	if err == nil && s.o.MirrorNode != "" && a.Node != s.o.MirrorNode {
 		// What comes of it is read here, over its base.
-		if err := s.Fetch(ctx, s.o.MirrorNode, sess.RepositoryID, sess.BaseBranch, sess.BaseSha); err != nil {
+		if err := s.Fetch(ctx, s.o.MirrorNode, sess.RepositoryID, sess.BaseBranch, sess.BaseRef, sess.BaseSha); err != nil {
 			s.log.Warn("the base of a session's result is fetched later than wanted", "session", sess.ID, "error", err)
 		}
 	}

@@ -368,11 +368,11 @@ func (q *Queries) ReleaseScene(ctx context.Context, sessionID string) (int64, er
 const reopenSession = `-- name: ReopenSession :one
 UPDATE sessions SET state = 'queued', reason = '', words = '', queue_reason = 'waiting for its turn', version = version + 1,
   state_at = $1::timestamptz, deadline = $2, next_check_at = $1::timestamptz,
-  stop_at = NULL, stop_by = '', stop_words = '', finished_at = NULL, reported_at = NULL, outcome = NULL,
+  stop_at = NULL, stop_by = '', stop_words = '', stop_reason = '', head_check_run_id = 0, finished_at = NULL, reported_at = NULL, outcome = NULL,
   queue_at = $1::timestamptz, queue_position = 0, waiting_since = $1::timestamptz,
   effect_tries = 0, report_tries = 0, report_after = NULL, start_from = $3, rewound = generation
 WHERE id = $4 AND version = $5
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_seen_at
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context
 `
 
 type ReopenSessionParams struct {
@@ -452,7 +452,14 @@ func (q *Queries) ReopenSession(ctx context.Context, arg ReopenSessionParams) (S
 		&i.QueuePosition,
 		&i.WaitingSince,
 		&i.PullClosedAt,
-		&i.PullSeenAt,
+		&i.PullNumber,
+		&i.HeadRepoID,
+		&i.BaseRef,
+		&i.Deliver,
+		&i.HeadCheckRunID,
+		&i.Locked,
+		&i.StopReason,
+		&i.Context,
 	)
 	return i, err
 }

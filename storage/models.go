@@ -340,6 +340,17 @@ type NodeWork struct {
 	Drift      pqtype.NullRawMessage
 }
 
+type Prompt struct {
+	SessionID   string
+	Number      int32
+	Text        string
+	AuthorID    int64
+	AuthorLogin string
+	CommentID   int64
+	IntentKey   string
+	CreatedAt   time.Time
+}
+
 type Repository struct {
 	ID              int64
 	InstallationID  int64
@@ -453,7 +464,14 @@ type Session struct {
 	QueuePosition   int32
 	WaitingSince    time.Time
 	PullClosedAt    sql.NullTime
-	PullSeenAt      sql.NullTime
+	PullNumber      int32
+	HeadRepoID      int64
+	BaseRef         string
+	Deliver         string
+	HeadCheckRunID  int64
+	Locked          bool
+	StopReason      string
+	Context         pqtype.NullRawMessage
 }
 
 type SessionPerson struct {

@@ -28,6 +28,7 @@ const (
 	FileWithheld     = "withheld.patch"  // what GitHub refuses us
 	FileBundle       = "result.bundle"   // the work as the runner uploaded it; not listed if it holds a secret
 	FileInstructions = "instructions.md" // the first prompt as the agent got it
+	FileContext      = "context.json"    // what people wrote that the agent was told, and what it was not
 )
 
 // maxEvidenceFile bounds one file made here, in bytes.
@@ -175,6 +176,16 @@ func (p *Publisher) keep(ctx context.Context, j *job, checks []evidence.Check, v
 	}
 	if err := p.known(ctx, j.session.ID, FileInstructions, j.outcome.Instructions, add); err != nil {
 		return Kept{}, err
+	}
+	if c := j.session.Context; c.Valid {
+		body := []byte(j.redactor.String(string(c.RawMessage)))
+		sum, n, err := p.blobs.Put(ctx, j.session.ID, bytes.NewReader(body), maxEvidenceFile)
+		if err != nil {
+			return Kept{}, fmt.Errorf("store what the agent was told: %w", err)
+		}
+		if err := add(FileContext, sum, n); err != nil {
+			return Kept{}, err
+		}
 	}
 	for _, c := range checks {
 		for _, f := range []struct{ ext, sum string }{{".out", c.Stdout}, {".err", c.Stderr}} {

@@ -102,7 +102,7 @@ func TestPublishWithoutBaseInMirror(t *testing.T) {
 	bundle := w.work.bundle(tip, base)
 	s := w.sessionOf(tip, bundle, func(s *storage.Session, _ *spec.Spec, _ *wire.Outcome) { s.BaseSha = base })
 	var asked []string
-	w.opts.Fetch = func(_ context.Context, repo int64, branch, commit string) error {
+	w.opts.Fetch = func(_ context.Context, repo int64, branch, _, commit string) error {
 		asked = append(asked, fmt.Sprint(repo, branch, commit))
 		return nil
 	}

@@ -33,6 +33,12 @@ func (n noForge) Ref(_ context.Context, _ github.Repo, ref string) (string, erro
 	}
 	return strings.TrimSpace(string(out)), nil
 }
+func (n noForge) PullRequest(context.Context, github.Repo, int) (github.PullRequest, error) {
+	return github.PullRequest{}, errAsked
+}
+func (n noForge) Protected(context.Context, github.Repo, string) (bool, error) {
+	return false, errAsked
+}
 func (n noForge) FindPullRequest(context.Context, github.Repo, string) (github.PullRequest, bool, error) {
 	return github.PullRequest{}, false, errAsked
 }

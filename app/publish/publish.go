@@ -33,6 +33,8 @@ type GitHub interface {
 	authority.GitHub
 	BranchRules(ctx context.Context, repo github.Repo, branch string) ([]github.Rule, error)
 	Ref(ctx context.Context, repo github.Repo, ref string) (string, error)
+	PullRequest(ctx context.Context, repo github.Repo, number int) (github.PullRequest, error)
+	Protected(ctx context.Context, repo github.Repo, branch string) (bool, error)
 	FindPullRequest(ctx context.Context, repo github.Repo, headBranch string) (github.PullRequest, bool, error)
 	CreatePullRequest(ctx context.Context, repo github.Repo, n github.NewPullRequest) (github.PullRequest, error)
 	PushToken(ctx context.Context, repositoryID int64) (wire.GitToken, error)
@@ -67,8 +69,9 @@ type Options struct {
 	// Mirrors is the directory of the bare mirrors, <repository id>.git each.
 	Mirrors string
 	// Fetch asks for a commit to be brought into a repository's mirror. It may
-	// return before that is done. nil: a missing base is only reported.
-	Fetch func(ctx context.Context, repositoryID int64, branch, commit string) error
+	// return before that is done; ref holds it if no branch does. nil: a missing
+	// base is only reported.
+	Fetch func(ctx context.Context, repositoryID int64, branch, ref, commit string) error
 	// WorkDir holds quarantines and repositories while they are worked on. It is
 	// emptied of older ones, and made if it is not there. The sandbox's account must
 	// be able to pass through it and its parents (mode 0711, or 0710 and its group).
@@ -103,7 +106,7 @@ type Publisher struct {
 	noForge    bool
 	quarantine Quarantine
 	mirrors    string
-	fetch      func(context.Context, int64, string, string) error
+	fetch      func(context.Context, int64, string, string, string) error
 	workDir    string
 	floor      func(int64, string) (policy.Bounds, bool)
 	sessionURL func(string) string
@@ -212,6 +215,10 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 	if err := j.open(); err != nil {
 		return none, err
 	}
+	live, err := p.stillThere(ctx, j)
+	if err != nil {
+		return none, err
+	}
 	checks, verdict, err := p.judgeVerification(ctx, j)
 	if err != nil {
 		return none, err
@@ -229,6 +236,9 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 	}
 	if err != nil {
 		return none, err
+	}
+	if j.session.Deliver == scheduler.DeliverPatch {
+		return none, patchOnly()
 	}
 	head, tree, message, err := p.makeCommit(ctx, j)
 	if err != nil {
@@ -256,7 +266,11 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 		Evidence: kept.Digest, EventsHead: kept.Manifest.Events.Head, EventsCount: kept.Manifest.Events.Count,
 		Withheld: j.verdict.Withheld,
 	}
-	if p.noForge {
+	switch {
+	case p.noForge:
+		return receipt, nil
+	case j.onHead(): // it is there already
+		receipt.PullRequest, receipt.URL = live.Number, live.URL
 		return receipt, nil
 	}
 	pr, err := p.pullRequest(ctx, j, github.NewPullRequest{
@@ -388,7 +402,7 @@ func (p *Publisher) baseMissing(ctx context.Context, j *job) error {
 	if p.fetch == nil {
 		return errBaseMissing
 	}
-	if err := p.fetch(ctx, j.session.RepositoryID, j.session.BaseBranch, j.session.BaseSha); err != nil {
+	if err := p.fetch(ctx, j.session.RepositoryID, j.session.BaseBranch, j.session.BaseRef, j.session.BaseSha); err != nil {
 		return fmt.Errorf("%w, and it could not be asked for: %w", errBaseMissing, err)
 	}
 	return fmt.Errorf("%w; it was asked for", errBaseMissing)
@@ -446,11 +460,16 @@ func (p *Publisher) judgeChange(ctx context.Context, j *job) (string, error) {
 	}
 	s := j.session
 	branch := s.Branch
-	if branch == "" {
+	switch {
+	case j.onHead():
+		branch = s.BaseBranch
+	case branch == "":
 		branch = policy.BranchName(rules.Prefix, int(s.IssueNumber), j.redactor.String(s.Title), s.ID)
 	}
 	change := j.im.Change
-	change.Branch = branch
+	if change.Branch = branch; s.Deliver != scheduler.DeliverPull {
+		change.Branch = "" // what may be pushed to is judged when it is
+	}
 	j.judge(change, rules)
 	if r := j.verdict.Refusal; r != nil {
 		state := scheduler.Failed

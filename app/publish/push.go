@@ -171,6 +171,9 @@ func orEmpty(r *redact.Redactor) *redact.Redactor {
 func (p *Publisher) deliver(ctx context.Context, j *job, branch, head string) error {
 	q := p.db.Q()
 	s := j.session
+	if j.onHead() {
+		return p.deliverHead(ctx, j, branch, head)
+	}
 	if branch == j.place.DefaultBranch || branch == s.BaseBranch {
 		return refuse(ReasonRules, "Inspect never pushes to the default branch or to the branch a session starts from (%s).", branch)
 	}
@@ -197,14 +200,20 @@ func (p *Publisher) deliver(ctx context.Context, j *job, branch, head string) er
 		}
 		switch remote {
 		case head:
-			return p.pushedHead(ctx, j, step, branch, head)
+			return p.pushedHead(ctx, j, step, branch, head, true)
 		case "", row.LastSha, row.PushingSha:
 			expected = remote
 		default:
 			return refuse(ReasonBranchMoved, "Somebody else pushed to %s; Inspect does not overwrite it.", branch)
 		}
 	}
-	if err := p.pushOnce(ctx, j, step.Key(), branch, head, expected); err != nil {
+	return p.pushAndRead(ctx, j, step, branch, head, expected, true)
+}
+
+// pushAndRead pushes and records what is read back. ours: the branch is one
+// that we made.
+func (p *Publisher) pushAndRead(ctx context.Context, j *job, step *Step, branch, head, expected string, ours bool) error {
+	if err := p.pushOnce(ctx, j, step.Key(), branch, head, expected, ours); err != nil {
 		return err
 	}
 	remote, err := p.remoteHead(ctx, j, branch)
@@ -214,19 +223,19 @@ func (p *Publisher) deliver(ctx context.Context, j *job, branch, head string) er
 	if remote != head {
 		return fmt.Errorf("the branch %s was pushed, but GitHub says that it is at %q and not at %s", branch, remote, head)
 	}
-	return p.pushedHead(ctx, j, step, branch, head)
+	return p.pushedHead(ctx, j, step, branch, head, ours)
 }
 
 // pushOnce mints a token and pushes. nil means: read the remote to know.
-func (p *Publisher) pushOnce(ctx context.Context, j *job, key, branch, head, expected string) error {
+func (p *Publisher) pushOnce(ctx context.Context, j *job, key, branch, head, expected string, ours bool) error {
 	s := j.session
-	if err := p.nothingWaits(ctx, s.ID); err != nil {
-		return err
+	if ours {
+		n, err := p.db.Q().BranchPushing(ctx, storage.BranchPushingParams{RepositoryID: s.RepositoryID, Name: branch, SessionID: s.ID, Sha: head})
+		if err != nil || n != 1 {
+			return fmt.Errorf("record the push to %s: %w", branch, errors.Join(err, wantOne(n)))
+		}
 	}
-	n, err := p.db.Q().BranchPushing(ctx, storage.BranchPushingParams{RepositoryID: s.RepositoryID, Name: branch, SessionID: s.ID, Sha: head})
-	if err != nil || n != 1 {
-		return fmt.Errorf("record the push to %s: %w", branch, errors.Join(err, wantOne(n)))
-	}
+	var err error
 	var token wire.GitToken
 	if !p.noForge {
 		if token, err = j.github.PushToken(ctx, s.RepositoryID); err != nil {
@@ -290,12 +299,14 @@ func (p *Publisher) remoteHead(ctx context.Context, j *job, branch string) (stri
 }
 
 // pushedHead records what was read back.
-func (p *Publisher) pushedHead(ctx context.Context, j *job, step *Step, branch, head string) error {
+func (p *Publisher) pushedHead(ctx context.Context, j *job, step *Step, branch, head string, ours bool) error {
 	s := j.session
 	err := p.db.InTx(ctx, func(tx *storage.Tx) error {
-		n, err := tx.Q().BranchPushed(ctx, storage.BranchPushedParams{RepositoryID: s.RepositoryID, Name: branch, SessionID: s.ID, Sha: head})
-		if err != nil || n != 1 {
-			return errors.Join(err, wantOne(n))
+		if ours {
+			n, err := tx.Q().BranchPushed(ctx, storage.BranchPushedParams{RepositoryID: s.RepositoryID, Name: branch, SessionID: s.ID, Sha: head})
+			if err != nil || n != 1 {
+				return errors.Join(err, wantOne(n))
+			}
 		}
 		return tx.Q().SetSessionPushed(ctx, storage.SetSessionPushedParams{ID: s.ID, Branch: branch, HeadSha: head})
 	})

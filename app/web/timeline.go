@@ -189,6 +189,14 @@ func describe(v *eventView, data []byte) {
 		if read(&x) {
 			v.Title, v.Detail = "Asked to stop by "+x.Who, x.Words
 		}
+	case scheduler.EventAsked:
+		var x struct {
+			Number int
+			Author string
+		}
+		if read(&x) {
+			v.Title = fmt.Sprintf("Request %d after the first, of %s", x.Number, x.Author)
+		}
 	case scheduler.EventGitHub:
 		var x github.Write
 		if read(&x) {

@@ -300,8 +300,8 @@ func (p plane) run(ctx context.Context) error {
 		GitHub:     func(id int64) publish.GitHub { return app.Installation(id) },
 		Authority:  authority.Judge{OwnAppID: c.AppID, AllowedApps: c.AllowedApps},
 		Quarantine: p.quarantine,
-		Fetch: func(ctx context.Context, repository int64, branch, commit string) error {
-			return sched.Fetch(ctx, c.NodeName, repository, branch, commit)
+		Fetch: func(ctx context.Context, repository int64, branch, ref, commit string) error {
+			return sched.Fetch(ctx, c.NodeName, repository, branch, ref, commit)
 		},
 		PricesAsOf: models.PricesAsOf, Floor: floor.For, Record: record,
 		Mirrors: dirs.mirrors, WorkDir: dirs.publish,

@@ -62,6 +62,8 @@ var (
 	// branchPattern is stricter than git: nothing that could be an option,
 	// a refspec, a pattern or a way out of refs/heads.
 	branchPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+=@-]{0,243}$`)
+	// pullPattern is where a forge has the heads of pull requests.
+	pullPattern = regexp.MustCompile(`^refs/pull/[1-9][0-9]{0,9}/head$`)
 )
 
 // path of a repository's mirror.
@@ -116,6 +118,8 @@ func (m *mirrors) check(r wire.Remote) error {
 		return errors.New("it has no id")
 	case !validBranch(r.Branch):
 		return errors.New("its branch has a name that is not fetched")
+	case r.Ref != "" && !pullPattern.MatchString(r.Ref):
+		return errors.New("its ref has a name that is not fetched")
 	}
 	return nil
 }
@@ -193,7 +197,11 @@ func (m *mirrors) Fetch(ctx context.Context, r wire.Remote, commit string) (err 
 		return err
 	}
 	// Some servers give no commit that is not the tip of a branch.
-	if berr := m.fetch(ctx, r, token, "+refs/heads/"+r.Branch+":refs/heads/"+r.Branch); berr != nil {
+	refspec := "+refs/heads/" + r.Branch + ":refs/heads/" + r.Branch
+	if r.Ref != "" {
+		refspec = "+" + r.Ref + ":refs/inspect/" + strings.TrimPrefix(r.Ref, "refs/")
+	}
+	if berr := m.fetch(ctx, r, token, refspec); berr != nil {
 		return errors.Join(err, berr)
 	}
 	if !m.has(ctx, r.RepositoryID, commit) {

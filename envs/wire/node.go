@@ -89,6 +89,8 @@ type Remote struct {
 	RepositoryID int64  `json:"repository_id"`
 	URL          string `json:"url"` // clone URL without credentials
 	Branch       string `json:"branch"`
+	// Ref holds the commit, if no branch does; empty: Branch does.
+	Ref string `json:"ref,omitempty"`
 }
 
 // FetchWork brings Commit into the mirror.

@@ -134,7 +134,7 @@ SELECT EXISTS (SELECT 1 FROM events_removed WHERE session_id = $1)::boolean;
 -- name: ReopenSession :one
 UPDATE sessions SET state = 'queued', reason = '', words = '', queue_reason = 'waiting for its turn', version = version + 1,
   state_at = sqlc.arg(now)::timestamptz, deadline = sqlc.arg(deadline), next_check_at = sqlc.arg(now)::timestamptz,
-  stop_at = NULL, stop_by = '', stop_words = '', finished_at = NULL, reported_at = NULL, outcome = NULL,
+  stop_at = NULL, stop_by = '', stop_words = '', stop_reason = '', head_check_run_id = 0, finished_at = NULL, reported_at = NULL, outcome = NULL,
   queue_at = sqlc.arg(now)::timestamptz, queue_position = 0, waiting_since = sqlc.arg(now)::timestamptz,
   effect_tries = 0, report_tries = 0, report_after = NULL, start_from = sqlc.arg(start_from), rewound = generation
 WHERE id = sqlc.arg(id) AND version = sqlc.arg(version)

@@ -72,16 +72,17 @@ UPDATE repositories SET removed_at = now(), updated_at = now() WHERE installatio
 -- Sessions of an issue.
 
 -- name: OpenSessionOfIssue :one
--- The session that still works on an issue, if there is one.
+-- The session that still works on an issue or pull request, if there is one.
 SELECT * FROM sessions
-WHERE repository_id = $1 AND issue_number = $2
+WHERE repository_id = $1 AND (issue_number = $2 OR pull_number = $2 AND pull_number > 0)
   AND state NOT IN ('delivered', 'no_change', 'failed', 'stopped', 'timed_out', 'over_budget', 'infrastructure')
 ORDER BY created_at DESC, id
 LIMIT 1;
 
 -- name: LastSessionOfIssue :one
+-- The newest that was asked for on an issue or pull request, or that made it.
 SELECT * FROM sessions
-WHERE repository_id = $1 AND issue_number = $2
+WHERE repository_id = $1 AND (issue_number = $2 OR pull_number = $2 AND pull_number > 0 OR pull_request = $2 AND pull_request > 0)
 ORDER BY created_at DESC, id
 LIMIT 1;
 

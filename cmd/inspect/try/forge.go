@@ -61,6 +61,14 @@ func (f forge) CreatePullRequest(context.Context, github.Repo, github.NewPullReq
 	return github.PullRequest{}, errNoForge
 }
 
+func (f forge) PullRequest(context.Context, github.Repo, int) (github.PullRequest, error) {
+	return github.PullRequest{}, errNoForge
+}
+
+func (f forge) Protected(context.Context, github.Repo, string) (bool, error) {
+	return false, errNoForge
+}
+
 func (f forge) RevokeToken(context.Context, wire.GitToken) {}
 
 func (f forge) PushToken(context.Context, int64) (wire.GitToken, error) {
