@@ -120,7 +120,9 @@ var (
 	timeoutPattern = regexp.MustCompile(`^([0-9]{1,4}h)?([0-9]{1,5}m)?([0-9]{1,6}s)?$`)
 	// Nomad has room for 50 above its usual priority.
 	priorityPattern = regexp.MustCompile(`^([1-9]|[1-4][0-9]|50)$`)
-	flagPattern     = regexp.MustCompile(`^--[a-zA-Z][a-zA-Z0-9-]*(=|$)`)
+	// HeadPattern is a commit as people write it.
+	HeadPattern = regexp.MustCompile(`^[0-9a-f]{7,40}$`)
+	flagPattern = regexp.MustCompile(`^--[a-zA-Z][a-zA-Z0-9-]*(=|$)`)
 )
 
 // splitFlags takes the flags off the start and the end of a line. What is left
@@ -245,6 +247,11 @@ func setFlag(flags *Flags, name, value string) (wrong string) {
 			return bad("a branch's name")
 		}
 		flags.Base = value
+	case "head":
+		if !HeadPattern.MatchString(value) {
+			return bad("a commit, 7 to 40 hexadecimal digits")
+		}
+		flags.Head = value
 	}
 	return ""
 }

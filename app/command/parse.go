@@ -32,6 +32,7 @@ type Flags struct {
 	Budget  int64         // cents
 	Timeout time.Duration // between MinTimeout and MaxTimeout
 	Base    string        // branch name, fit for a ref
+	Head    string        // of a pull request: 7 to 40 hexadecimal digits of the commit meant
 	// Priority in the queue; 0 is usual.
 	Priority int
 }

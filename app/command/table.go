@@ -59,18 +59,18 @@ const (
 // Commands returns the table, in the order it is shown.
 func Commands() []Info {
 	return []Info{
-		{Request, "[flags] <request>", "on an issue: starts a session with this request. On a pull request: not supported yet", Write, true, FreeText,
-			[]string{"model", "harness", "budget", "timeout", "base", "priority"}},
+		{Request, "[flags] <request>", "on an issue: starts a session with this request. On a pull request: works on its head. While a session runs there: is given to its agent too; after its end: goes on from its last state", Write, true, FreeText,
+			[]string{"model", "harness", "budget", "timeout", "base", "head", "priority"}},
 		{Status, "status", "says how the session stands", Read, true, NoArg, nil},
 		{Help, "help", "shows this table", Read, true, NoArg, nil},
 		{Stop, "stop", "stops the session from any state, keeps the work", Write, true, NoArg, nil},
-		{Retry, "retry", "makes a new attempt from the last bundle", Write, false, NoArg, nil},
-		{Approve, "approve [digest]", "says yes to what waits for approval", Write, true, DigestArg, nil},
-		{Reject, "reject [digest]", "says no to what waits for approval", Write, true, DigestArg, nil},
-		{Allow, "allow HOST", "asks for a host to be reachable for this session", Write, true, HostArg, nil},
-		{Budget, "budget USD", "asks for a higher budget for this session", Write, true, USDArg, nil},
-		{Rewind, "rewind N", "continues from turn N", Write, false, NumberArg, nil},
-		{Fork, "fork [--harness H]", "starts a second session from the same point", Write, false, NoArg, []string{"harness"}},
+		{Retry, "retry", "makes a new attempt from the last bundle of a session that has ended", Write, true, NoArg, nil},
+		{Approve, "approve [digest]", "says yes to what waits for approval", Write, false, DigestArg, nil},
+		{Reject, "reject", "says no to what waits for approval", Write, false, NoArg, nil},
+		{Allow, "allow HOST", "asks for a host to be reachable", Write, false, HostArg, nil},
+		{Budget, "budget USD", "asks for another budget", Write, false, USDArg, nil},
+		{Rewind, "rewind N", "continues from turn N", Write, true, NumberArg, nil},
+		{Fork, "fork [--harness H]", "starts a second session from the same point", Write, true, NoArg, []string{"harness"}},
 		{Refresh, "refresh", "rebuilds the snapshot now", Write, false, NoArg, nil},
 		{Doctor, "doctor", "checks permissions, rules and snapshot before money is spent", Write, false, NoArg, nil},
 	}
@@ -89,6 +89,7 @@ func FlagTable() []FlagInfo {
 	return []FlagInfo{
 		{"timeout", "30m", "ends the agent's work after this time, at most what the repository allows", true},
 		{"base", "BRANCH", "starts from this branch and opens the pull request against it", true},
+		{"head", "SHA", "on a pull request: the commit that is meant, which must still be its head; of a fork it must be named", true},
 		{"model", "NAME", "another model, of those whoever runs Inspect offers", true},
 		{"harness", "NAME", "another agent program: opencode, codex, claude or command", true},
 		{"budget", "2.50", "the most this session may spend on model calls, in dollars, at most what the repository allows", true},

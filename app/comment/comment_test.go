@@ -96,6 +96,8 @@ func cases() map[string]string {
 		"publishing":     with(facts("publishing"), restored),
 		"needs-approval": with(facts("needs_approval"), func(f *Facts) { restored(f); f.Words = "protected paths were changed" }),
 		"delivered":      with(facts("delivered"), delivered),
+		"delivered-head": with(facts("delivered"), func(f *Facts) { delivered(f); f.OnHead = true }),
+		"patch":          with(facts("no_change"), func(f *Facts) { f.Reason, f.Words = "patch", "The result is kept as a patch." }),
 		"delivered-model": with(facts("delivered"), func(f *Facts) {
 			delivered(f)
 			modelled(f)
@@ -157,9 +159,14 @@ func cases() map[string]string {
 			{Want: "expected YAML, but " + hostile, Key: hostile, Got: hostile}}),
 		"nothing-detected":  NothingDetected("main", base),
 		"nothing-to-verify": NothingToVerify("main", base),
-		"busy":              Busy("abcdefgh23", "http://127.0.0.1:8321/sessions/abcdefgh23"),
-		"not-supported":     NotSupported("/inspect retry"),
-		"pull-request":      PullRequest(),
+		"no-flags-now":      NoFlagsNow("abcdefgh23", "http://127.0.0.1:8321/sessions/abcdefgh23"),
+		"awaits":            Awaits("abcdefgh23", "http://127.0.0.1:8321/sessions/abcdefgh23"),
+		"head-moved":        HeadMoved(base),
+		"name-head":         NameHead(base),
+		"cannot-go-on":      CannotGoOn(hostile),
+		"pull-over":         PullOver("merged"),
+		"not-supported":     NotSupported("/inspect approve"),
+		"no-base":           NoBase(),
 		"closed":            Closed("closed"),
 		"no-branch":         NoBranch(hostile),
 		"empty-repository":  EmptyRepository("main"),

@@ -65,9 +65,63 @@ func NoHarness() string {
 	return "No session was started: no agent is configured. Name one in " + redact.Code(spec.FileName) + ", for example `harness: {kind: command, command: \"my-agent\"}`, or ask whoever runs Inspect to set a default."
 }
 
-// Busy says that a session works on this issue already.
-func Busy(session, url string) string {
-	return fmt.Sprintf("%s is at work on this issue already. Adding to a running session is not supported yet: wait for its end, or end it with `/inspect stop` and ask again.", link("Session "+ident(session), url))
+// NoFlagsNow says that flags cannot change a session that is at work.
+func NoFlagsNow(session, url string) string {
+	return fmt.Sprintf("%s is at work here already, and flags cannot change it. Ask without flags to have it do more, or end it with `/inspect stop` and ask again.", link("Session "+ident(session), url))
+}
+
+// Awaits says that a session takes nothing before somebody has decided.
+func Awaits(session, url string) string {
+	return fmt.Sprintf("%s waits for an approval and takes no further request before it has an answer: `/inspect approve` or `/inspect reject`. Nothing was done.", link("Session "+ident(session), url))
+}
+
+// HeadMoved says that a head is not the one that can have been meant.
+func HeadMoved(head string) string {
+	return fmt.Sprintf("Nothing was started: the head of this pull request is now %s, and may not be the one you have seen. If you mean it, ask again with `--head %s`.", redact.Code(short(head)), short(head))
+}
+
+// NameHead says that a fork's head must be named.
+func NameHead(head string) string {
+	return fmt.Sprintf("Nothing was started: this pull request comes from a fork, so the commit you have looked at must be named. Its head is now %s: ask again with `--head %s`.", redact.Code(short(head)), short(head))
+}
+
+// NoBase says that a pull request has its own place to start from.
+func NoBase() string {
+	return "`--base` has no meaning on a pull request: its head is worked on. Nothing was started."
+}
+
+// NoPull says that a flag is for pull requests.
+func NoPull(flag string) string {
+	return redact.Code(flag) + " has a meaning on pull requests only. Nothing was started."
+}
+
+// NoTurn says that turns are counted from 1.
+func NoTurn() string { return "Turns are counted from 1. Nothing was done." }
+
+// CannotGoOn says why a session does not go on, in plain words.
+func CannotGoOn(why string) string { return "Nothing was done: " + sentence(redact.Cut(why, 1000)) }
+
+// PullOver says why nothing is started on a pull request. what is "closed" or "merged".
+func PullOver(what string) string {
+	return "This pull request is " + plain(what) + ". Nothing was started."
+}
+
+// PullEnded says why a session ends with its pull request, as plain text.
+func PullEnded(what string) string {
+	return "The pull request was " + what + " while this session was at work. The work is kept in the evidence."
+}
+
+// PullGone says the same of one that GitHub does not show any more.
+func PullGone() string {
+	return "GitHub does not show the pull request any more. What was worked on is kept in the evidence."
+}
+
+// Superseded says that a session's head is not the head any more, as plain text.
+func Superseded(who, was, is string) string {
+	if who == "" {
+		who = "Somebody"
+	}
+	return fmt.Sprintf("%s pushed: the head is now %s, and this session worked on %s. Nothing of it is pushed; the work is kept in the evidence. Ask again to have the new head worked on.", who, short(is), short(was))
 }
 
 // TooMany says that the loop breaker has come down.
@@ -109,11 +163,6 @@ func NotSupported(what string) string {
 	return redact.Code(what) + " is not supported yet. Nothing was done."
 }
 
-// PullRequest says that commands on pull requests do nothing yet.
-func PullRequest() string {
-	return "Working on a pull request is not supported yet. Nothing was started; on an issue it works."
-}
-
 // Closed says why nothing is started on an issue. what is "closed" or "locked".
 func Closed(what string) string {
 	return "This issue is " + plain(what) + ". Nothing was started; open it again and ask once more."
@@ -131,7 +180,7 @@ func EmptyRepository(branch string) string {
 
 // NoSession says that there is nothing a command could be about.
 func NoSession() string {
-	return "There is no session on this issue. To start one: `/inspect` and what is to be done."
+	return "There is no session here. To start one: `/inspect` and what is to be done."
 }
 
 // Over says that a session has ended and cannot be stopped.

@@ -32,7 +32,8 @@ type Facts struct {
 	SpecSource string // ".inspect.yml" or "detected from go.mod"
 	BaseBranch string
 	BaseSHA    string
-	Generation int // attempts so far
+	OnHead     bool // the result goes onto the pull request that was worked on
+	Generation int  // attempts so far
 
 	// Spent of Budget while the session goes on, and at its end what the model
 	// calls came to. Money is in billionths of a US dollar.
@@ -100,7 +101,7 @@ func Marker(session string) string { return "<!-- inspect:session=" + ident(sess
 func Render(f Facts) string {
 	var b strings.Builder
 	b.WriteString(Marker(f.Session) + "\n")
-	b.WriteString("**" + title(f.State) + "**" + clause(f) + "\n")
+	b.WriteString("**" + title(f) + "**" + clause(f) + "\n")
 	if ended(f.State) && f.State != "delivered" && f.Words != "" {
 		b.WriteString("\n" + paragraph(f.Words) + "\n")
 	}
@@ -116,7 +117,11 @@ func Render(f Facts) string {
 }
 
 // title of a state, without a full stop.
-func title(state string) string {
+func title(f Facts) string {
+	state := f.State
+	if f.Reason == "patch" {
+		return "Done: the result is a patch, nothing was pushed"
+	}
 	if t := render.StateOf(state).Title; t != "" {
 		return t
 	}
@@ -128,6 +133,9 @@ func ended(state string) bool { return render.StateOf(state).Ended }
 // clause completes the first line.
 func clause(f Facts) string {
 	switch {
+	case f.Reason == "patch":
+	case f.State == "delivered" && f.Receipt != nil && f.OnHead:
+		return fmt.Sprintf(": pushed onto pull request %s.", link(fmt.Sprintf("#%d", f.Receipt.PullRequest), f.Receipt.URL))
 	case f.State == "delivered" && f.Receipt != nil:
 		return fmt.Sprintf(": draft pull request %s.", link(fmt.Sprintf("#%d", f.Receipt.PullRequest), f.Receipt.URL))
 	case (f.State == "queued" || f.State == "placing") && f.Queue.Reason != "":

@@ -49,7 +49,74 @@ type fakeGitHub struct {
 	bypass   string
 	fail     map[string]error
 	lost     map[string]bool
-	apps     map[string]int64 // slug -> number
+
+	pulls     map[int]github.PullRequest
+	made      map[string]time.Time // commits
+	protected map[string]bool
+	reviews   []github.Review
+	remarks   []github.ReviewComment
+	failed    []github.FailedCheck
+	logs      map[int64]string
+}
+
+func (f *fakeGitHub) PullRequest(_ context.Context, _ github.Repo, number int) (github.PullRequest, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.call("PullRequest", number); err != nil {
+		return github.PullRequest{}, err
+	}
+	if pr, ok := f.pulls[number]; ok {
+		return pr, nil
+	}
+	return github.PullRequest{}, github.ErrNotFound
+}
+
+func (f *fakeGitHub) CommitTime(_ context.Context, _ github.Repo, sha string) (time.Time, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.made[sha], f.call("CommitTime", sha)
+}
+
+func (f *fakeGitHub) Protected(_ context.Context, _ github.Repo, branch string) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.protected[branch], f.call("Protected", branch)
+}
+
+func (f *fakeGitHub) Reviews(context.Context, github.Repo, int) ([]github.Review, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reviews, f.call("Reviews")
+}
+
+func (f *fakeGitHub) ReviewComments(context.Context, github.Repo, int) ([]github.ReviewComment, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.remarks, f.call("ReviewComments")
+}
+
+func (f *fakeGitHub) FailedChecks(_ context.Context, _ github.Repo, sha string) ([]github.FailedCheck, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failed, f.call("FailedChecks", sha)
+}
+
+func (f *fakeGitHub) JobLog(_ context.Context, _ github.Repo, job int64, _ int) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.call("JobLog", job); err != nil {
+		return "", err
+	}
+	if log, ok := f.logs[job]; ok {
+		return log, nil
+	}
+	return "", github.ErrDenied
+}
+
+func (f *fakeGitHub) ReactReviewComment(_ context.Context, _ github.Repo, id int64, content string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.call("ReactReviewComment", id, content)
 }
 
 func (f *fakeGitHub) call(name string, args ...any) error {
@@ -269,6 +336,9 @@ func newGitHub() *fakeGitHub {
 	return &fakeGitHub{
 		files: map[string]string{".inspect.yml": goodSpec}, branches: map[string]string{"main": head, "release/1": otherHead},
 		fail: map[string]error{}, lost: map[string]bool{},
+		pulls: map[int]github.PullRequest{9: {
+			Number: 9, State: "open", HeadRef: "feature/sum", HeadSHA: otherHead, BaseRef: "main", HeadRepoID: repositoryID, Title: "Mend the sum",
+		}},
 	}
 }
 

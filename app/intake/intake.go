@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"inspect/app/approve"
 	"inspect/app/github"
@@ -24,6 +25,14 @@ type GitHub interface {
 	BranchHead(ctx context.Context, repo github.Repo, branch string) (string, error)
 	File(ctx context.Context, repo github.Repo, path, ref string) ([]byte, error)
 	RootFiles(ctx context.Context, repo github.Repo, ref string) ([]string, error)
+	PullRequest(ctx context.Context, repo github.Repo, number int) (github.PullRequest, error)
+	CommitTime(ctx context.Context, repo github.Repo, sha string) (time.Time, error)
+	Protected(ctx context.Context, repo github.Repo, branch string) (bool, error)
+	Reviews(ctx context.Context, repo github.Repo, pull int) ([]github.Review, error)
+	ReviewComments(ctx context.Context, repo github.Repo, pull int) ([]github.ReviewComment, error)
+	FailedChecks(ctx context.Context, repo github.Repo, sha string) ([]github.FailedCheck, error)
+	JobLog(ctx context.Context, repo github.Repo, job int64, n int) (string, error)
+	ReactReviewComment(ctx context.Context, repo github.Repo, comment int64, content string) error
 	ReactIssue(ctx context.Context, repo github.Repo, issue int, content string) error
 	ReactComment(ctx context.Context, repo github.Repo, comment int64, content string) error
 	Comments(ctx context.Context, repo github.Repo, issue int) ([]github.Comment, error)
@@ -40,7 +49,9 @@ type Sessions interface {
 	Create(ctx context.Context, tx *storage.Tx, n scheduler.NewSession) (storage.Session, error)
 	InsertReconcile(ctx context.Context, tx *storage.Tx, session string) error
 	Stop(ctx context.Context, session, who, words string) error
-	approve.Sessions
+	Supersede(ctx context.Context, session, reason, words string) error
+	Ask(ctx context.Context, tx *storage.Tx, session string, p scheduler.Prompt) (bool, error)
+	Note(ctx context.Context, session, words string) error
 }
 
 var (
@@ -127,7 +138,10 @@ func ignore(format string, args ...any) (result, error) {
 
 // Events that have a handler, for the webhook.
 func Events() []string {
-	return []string{"check_run", "installation", "installation_repositories", "issue_comment", "issues", "merge_group", "ping", "pull_request", "pull_request_review", "push"}
+	return []string{
+		"installation", "installation_repositories", "issue_comment", "issues", "ping", "pull_request", "pull_request_review",
+		"pull_request_review_comment", "push", "repository",
+	}
 }
 
 // Deliver works on a stored delivery. A nil error means that it is finished
@@ -173,11 +187,13 @@ func (in *Intake) handle(ctx context.Context, d storage.Delivery, p payload) (re
 	case "push":
 		return in.push(ctx, p)
 	case "pull_request":
-		return in.pullRequest(ctx, p)
+		return in.pullRequest(ctx, d.Guid, p)
 	case "pull_request_review":
-		return in.pullRequestReview(ctx, p)
-	case "merge_group":
-		return in.mergeGroup(ctx, p)
+		return in.pullRequestReview(ctx, d.Guid, p)
+	case "pull_request_review_comment":
+		return in.pullRequestReviewComment(ctx, d.Guid, p)
+	case "repository":
+		return in.repositoryEvent(ctx, p)
 	case "issues":
 		return in.issues(ctx, d.Guid, p)
 	case "issue_comment":

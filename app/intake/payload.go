@@ -58,19 +58,21 @@ type repository struct {
 }
 
 type issue struct {
-	ID          int64    `json:"id"`
-	Number      int      `json:"number"`
-	Title       string   `json:"title"`
-	Body        string   `json:"body"`
-	User        *account `json:"user"`
-	State       string   `json:"state"`
-	Locked      bool     `json:"locked"`
-	Comments    int      `json:"comments"`
-	UpdatedAt   string   `json:"updated_at"`
-	PullRequest *struct {
-		URL string `json:"url"`
-	} `json:"pull_request"`
-	Labels []label `json:"labels"`
+	ID          int64     `json:"id"`
+	Number      int       `json:"number"`
+	Title       string    `json:"title"`
+	Body        string    `json:"body"`
+	User        *account  `json:"user"`
+	State       string    `json:"state"`
+	Locked      bool      `json:"locked"`
+	Comments    int       `json:"comments"`
+	UpdatedAt   string    `json:"updated_at"`
+	PullRequest *pullLink `json:"pull_request"` // it is a pull request
+	Labels      []label   `json:"labels"`
+}
+
+type pullLink struct {
+	URL string `json:"url"`
 }
 
 // pulled is a pull request that an event is about.
@@ -89,6 +91,23 @@ type pulled struct {
 	UpdatedAt string    `json:"updated_at"`
 	Head      *pullSide `json:"head"`
 	Base      *pullSide `json:"base"`
+	Labels    []label   `json:"labels"`
+}
+
+// issue is a pull request as the events of its conversation show it.
+func (p *pulled) issue() issue {
+	return issue{
+		ID: p.ID, Number: p.Number, Title: p.Title, Body: p.Body, User: p.User, State: p.State, Locked: p.Locked,
+		UpdatedAt: p.UpdatedAt, PullRequest: &pullLink{}, Labels: p.Labels,
+	}
+}
+
+// head of a pull request as an event shows it; empty: not shown.
+func (p *pulled) head() string {
+	if p.Head == nil {
+		return ""
+	}
+	return p.Head.SHA
 }
 
 // pullSide is the head or the base of a pull request. A fork that was deleted

@@ -18,7 +18,11 @@ func (in *Intake) push(ctx context.Context, p payload) (result, error) {
 	if !ok || p.Repository.DefaultBranch == "" {
 		return ignore("the event does not name installation, repository and default branch")
 	}
-	if p.Ref != "refs/heads/"+p.Repository.DefaultBranch || p.Deleted {
+	branch, isBranch := strings.CutPrefix(p.Ref, "refs/heads/")
+	if !isBranch || branch != p.Repository.DefaultBranch {
+		return in.pushedHead(ctx, p, repo, branch)
+	}
+	if p.Deleted {
 		return ignore("the default branch did not move")
 	}
 	err := in.o.DB.InTx(ctx, func(tx *storage.Tx) error {
@@ -31,6 +35,27 @@ func (in *Intake) push(ctx context.Context, p payload) (result, error) {
 		return result{}, fmt.Errorf("taking a push: %w", err)
 	}
 	return result{done, "the default branch is looked at if environments of the repository are used"}, nil
+}
+
+// pushedHead looks at the pull requests from a branch that moved or is gone and
+// that sessions work on.
+func (in *Intake) pushedHead(ctx context.Context, p payload, repo github.Repo, branch string) (result, error) {
+	open, err := in.o.DB.Q().OpenSessionsOfHead(ctx, storage.OpenSessionsOfHeadParams{RepositoryID: repo.ID, Branch: storable(branch, 300)})
+	if err != nil {
+		return result{}, fmt.Errorf("looking for the sessions on branch %s: %w", branch, err)
+	}
+	if len(open) == 0 {
+		return ignore("the default branch did not move")
+	}
+	ended := 0
+	for i := range open {
+		n, err := in.look(ctx, p, repo, int(open[i].PullNumber), open[i:i+1])
+		if err != nil {
+			return result{}, err
+		}
+		ended += n
+	}
+	return result{done, fmt.Sprintf("%d of %d sessions on that branch end", ended, len(open))}, nil
 }
 
 // Look reads the head of a repository's default branch and, if it has moved,

@@ -16,6 +16,12 @@ import (
 // before it is written, and looked for before it is written again. A place
 // where nothing can be written (locked, archived, gone) gets none.
 func (in *Intake) reply(ctx context.Context, to asker, key string, words ...string) error {
+	if to.locked {
+		return nil
+	}
+	if to.pull {
+		ctx = github.OnPull(ctx)
+	}
 	q, client := in.o.DB.Q(), in.o.GitHub(to.installation)
 	effect := fmt.Sprintf("reply:%d:%d:%s", to.repo.ID, to.issue, key)
 	fresh, err := q.StartIntakeEffect(ctx, effect)

@@ -2,6 +2,7 @@ package intake
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -29,7 +30,11 @@ func (r *refusal) Error() string { return r.why }
 
 // start turns an allowed wish into a session.
 func (in *Intake) start(ctx context.Context, w *wish) error {
-	err := in.tryStart(ctx, w)
+	return in.said(ctx, w, in.tryStart(ctx, w))
+}
+
+// said ends a wish for which an error speaks, unless another try may help.
+func (in *Intake) said(ctx context.Context, w *wish, err error) error {
 	var words *answer
 	var silent *refusal
 	switch {
@@ -53,10 +58,13 @@ func (in *Intake) start(ctx context.Context, w *wish) error {
 }
 
 func (in *Intake) tryStart(ctx context.Context, w *wish) error {
-	if err := in.unlessBusy(ctx, in.o.DB.Q(), w); err != nil {
-		return in.busy(ctx, w, err)
+	if s, found, err := in.openSession(ctx, in.o.DB.Q(), w.repo.ID, w.issue.Number); err != nil {
+		return err
+	} else if found {
+		return in.addTo(ctx, w, s)
 	}
 	switch {
+	case w.issue.PullRequest != nil: // looked at below
 	case w.issue.State == "closed":
 		return &answer{comment.Closed("closed")}
 	case w.issue.Locked:
@@ -70,10 +78,28 @@ func (in *Intake) tryStart(ctx context.Context, w *wish) error {
 		}
 		return in.end(ctx, w, outcomeReplied, "")
 	}
+	last, _, err := in.lastSession(ctx, w)
+	if err != nil {
+		return err
+	}
+	at, err := in.aim(ctx, w, last)
+	if err != nil {
+		return err
+	}
+	if at != nil && at.Number != w.issue.Number {
+		if s, found, err := in.openSession(ctx, in.o.DB.Q(), w.repo.ID, at.Number); err != nil {
+			return err
+		} else if found {
+			return in.addTo(ctx, w, s)
+		}
+	}
 	if w.kind == kindCommand {
 		if err := in.react(ctx, w); err != nil {
 			return err
 		}
+	}
+	if done, err := in.goOn(ctx, w, last, at); err != nil || done {
+		return err
 	}
 	env, err := in.environment(ctx, in.gh(w), w.repo, w.repository.DefaultBranch)
 	if err != nil {
@@ -111,22 +137,32 @@ func (in *Intake) tryStart(ctx context.Context, w *wish) error {
 	case env.spec.Harness.Kind == "":
 		return &answer{comment.NoHarness()}
 	}
+	deliver, result := "", ""
+	if at != nil && at.fork {
+		env.spec = env.spec.WithoutSecrets()
+	}
 	if env.spec, err = in.bound(env.spec, bounds, w.repo); err != nil {
 		return err
+	}
+	if at != nil {
+		if base, baseSHA = at.HeadRef, at.HeadSHA; base == "" {
+			base = fmt.Sprintf("pull/%d/head", at.Number)
+		}
+		if deliver, err = in.delivery(ctx, w, at, env.spec, env.branch); err != nil {
+			return err
+		}
+		result = resultWords(deliver, base)
 	}
 	w.priority, err = bounds.Priority(w.command.Flags.Priority, w.labels())
 	var beyond *policy.BeyondError
 	if errors.As(err, &beyond) {
 		return &answer{comment.BeyondFloor(beyond)}
 	}
-	if err := in.protected(ctx, w, bounds); err != nil {
-		return err
-	}
-	built, err := in.brief(ctx, w, env, base, baseSHA)
+	built, err := in.brief(ctx, w, env, base, baseSHA, at, result)
 	if err != nil {
 		return err
 	}
-	return in.create(ctx, w, env, base, baseSHA, built)
+	return in.create(ctx, w, env, base, baseSHA, built, at, deliver)
 }
 
 // protected is an answer where the operator requires rules that keep the App from
@@ -148,12 +184,20 @@ func (in *Intake) protected(ctx context.Context, w *wish, bounds policy.Bounds) 
 
 // create makes the session and ends the wish in one transaction, unless
 // another wish was faster on the same issue.
-func (in *Intake) create(ctx context.Context, w *wish, env environment, base, baseSHA string, built agent.Built) error {
+func (in *Intake) create(ctx context.Context, w *wish, env environment, base, baseSHA string, built agent.Built, at *target, deliver string) error {
+	seen, err := json.Marshal(built.Items)
+	if err != nil {
+		return fmt.Errorf("listing what the agent is told: %w", err)
+	}
+	pull, title := scheduler.Pull{}, w.issue.Title
+	if at != nil {
+		pull = scheduler.Pull{Number: at.Number, HeadRepoID: at.HeadRepoID, Deliver: deliver}
+	}
 	request := w.command.Text
 	if w.kind == kindLabel {
 		request = "label " + w.label
 	}
-	err := in.o.DB.InTx(ctx, func(tx *storage.Tx) error {
+	err = in.o.DB.InTx(ctx, func(tx *storage.Tx) error {
 		q := tx.Q()
 		if err := in.saw(ctx, q, w, env.branch); err != nil {
 			return err
@@ -162,8 +206,12 @@ func (in *Intake) create(ctx context.Context, w *wish, env environment, base, ba
 		if err != nil || i.Outcome != outcomePending {
 			return err
 		}
-		if err := in.unlessBusy(ctx, q, w); err != nil {
-			return err
+		for _, number := range []int{w.issue.Number, pull.Number} {
+			if _, found, err := in.openSession(ctx, q, w.repo.ID, number); err != nil {
+				return err
+			} else if found && number > 0 {
+				return errBusy
+			}
 		}
 		id, err := in.ensure(ctx, tx, w.repo.ID, env)
 		if err != nil {
@@ -172,16 +220,25 @@ func (in *Intake) create(ctx context.Context, w *wish, env environment, base, ba
 		s, err := in.o.Sessions.Create(ctx, tx, scheduler.NewSession{
 			InstallationID: w.installation.ID, RepositoryID: w.repo.ID, IssueNumber: w.issue.Number, IntentKey: w.key,
 			RequesterID: w.actor.ID, RequesterLogin: w.actor.Login,
-			Title: redact.OneLine(w.issue.Title, agent.MaxTitle), Request: request, Prompt: built.Prompt, ContextDigest: built.Digest,
+			Title: redact.OneLine(title, agent.MaxTitle), Request: request, Prompt: built.Prompt, ContextDigest: built.Digest,
 			BaseBranch: base, BaseSHA: baseSHA, InstructionsSHA: env.sha, EnvironmentID: id, Spec: env.spec, SpecSource: env.source, Priority: w.priority,
+			Pull: pull, Locked: w.issue.Locked, Context: seen,
 		})
 		if err != nil {
 			return err
 		}
 		return finishIntent(ctx, q, w, outcomeStarted, "", s.ID)
 	})
-	if errors.Is(err, errBusy) {
-		return in.busy(ctx, w, err)
+	for _, number := range []int{w.issue.Number, pull.Number} {
+		if !errors.Is(err, errBusy) || number == 0 {
+			continue
+		}
+		// Another wish was faster: this one is for its session.
+		if s, found, err := in.openSession(ctx, in.o.DB.Q(), w.repo.ID, number); err != nil {
+			return err
+		} else if found {
+			return in.addTo(ctx, w, s)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("creating a session: %w", err)
@@ -217,34 +274,8 @@ func (in *Intake) saw(ctx context.Context, q *storage.Queries, w *wish, branch s
 // errBusy says that a session works on the issue.
 var errBusy = errors.New("a session is at work on this issue")
 
-func (in *Intake) unlessBusy(ctx context.Context, q *storage.Queries, w *wish) error {
-	_, found, err := in.openSession(ctx, q, w)
-	if err == nil && found {
-		err = errBusy
-	}
-	return err
-}
-
-// busy answers a command and passes over a label.
-func (in *Intake) busy(ctx context.Context, w *wish, err error) error {
-	if !errors.Is(err, errBusy) {
-		return err
-	}
-	if w.kind == kindLabel {
-		return in.end(ctx, w, outcomeDuplicate, errBusy.Error())
-	}
-	s, found, err := in.lastSession(ctx, w)
-	if err != nil {
-		return err
-	}
-	if !found {
-		return errBusy
-	}
-	return &answer{comment.Busy(s.ID, in.o.SessionURL(s.ID))}
-}
-
-func (in *Intake) openSession(ctx context.Context, q *storage.Queries, w *wish) (storage.Session, bool, error) {
-	s, err := q.OpenSessionOfIssue(ctx, storage.OpenSessionOfIssueParams{RepositoryID: w.repo.ID, IssueNumber: int32(w.issue.Number)})
+func (in *Intake) openSession(ctx context.Context, q *storage.Queries, repository int64, number int) (storage.Session, bool, error) {
+	s, err := q.OpenSessionOfIssue(ctx, storage.OpenSessionOfIssueParams{RepositoryID: repository, IssueNumber: int32(number)})
 	if storage.IsMissing(err) {
 		return s, false, nil
 	}

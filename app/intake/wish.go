@@ -31,6 +31,7 @@ const (
 	outcomeReplied   = "replied" // the note is the reply, "" if the answer is elsewhere
 	outcomeRefused   = "refused" // silently; the note says why
 	outcomeDuplicate = "duplicate"
+	outcomePrompted  = "prompted" // a session that is at work was asked for it too
 )
 
 // wish is one thing a person asks for.
@@ -45,7 +46,9 @@ type wish struct {
 	need            policy.Need
 	at              time.Time // when it was asked: what came later is not looked at
 	label           string
-	comment         int64
+	comment         int64  // that the command stands in
+	place           string // what kind of comment: inComment, …
+	seen            string // head of the pull request as the event showed it
 	command         command.Command
 	wrong           string // a reply instead of a command
 	priority        int    // of the session
@@ -67,10 +70,11 @@ type asker struct {
 	repo         github.Repo
 	issue        int
 	guid         string
+	pull, locked bool // the issue is a pull request; nothing can be written there
 }
 
 func (w *wish) asker() asker {
-	return asker{w.installation.ID, w.repo, w.issue.Number, w.guid}
+	return asker{w.installation.ID, w.repo, w.issue.Number, w.guid, w.issue.PullRequest != nil, w.issue.Locked}
 }
 
 // work brings a wish to its outcome: it is recorded, its actor is judged, and
@@ -96,10 +100,6 @@ func (in *Intake) work(ctx context.Context, w *wish) error {
 	switch {
 	case w.wrong != "":
 		return in.end(ctx, w, outcomeReplied, w.wrong)
-	case w.issue.PullRequest != nil && w.command.Name != command.Help:
-		return in.end(ctx, w, outcomeReplied, comment.PullRequest())
-	case w.kind == kindButton:
-		return in.press(ctx, w)
 	case w.kind == kindCommand && w.command.Name != command.Request:
 		return in.obey(ctx, w)
 	}
@@ -202,10 +202,18 @@ func (in *Intake) mark(ctx context.Context, w *wish, err error) error {
 func (in *Intake) react(ctx context.Context, w *wish) error {
 	var err error
 	ctx = github.ForSession(ctx, "", w.key)
-	if w.kind == kindCommand {
-		err = in.gh(w).ReactComment(ctx, w.repo, w.comment, "eyes")
-	} else {
+	if w.issue.PullRequest != nil {
+		ctx = github.OnPull(ctx)
+	}
+	switch {
+	case w.kind != kindCommand:
 		err = in.gh(w).ReactIssue(ctx, w.repo, w.issue.Number, "eyes")
+	case w.place == inComment:
+		err = in.gh(w).ReactComment(ctx, w.repo, w.comment, "eyes")
+	case w.place == inRemark:
+		err = in.gh(w).ReactReviewComment(ctx, w.repo, w.comment, "eyes")
+	default:
+		return nil // a review takes no reaction
 	}
 	switch {
 	case err == nil, final(err), errors.Is(err, github.ErrAmbiguous):

@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"inspect/app/github"
-	"inspect/app/publish"
 	"inspect/checks/redact"
 	"inspect/checks/render"
 	"inspect/scheduler"
@@ -17,36 +16,66 @@ import (
 // CheckName is the name of the check run on a pushed commit.
 const CheckName = "inspect"
 
-// checkRun creates the one check run of an ended session that pushed a commit:
-// one request, completed from the start. A session that pushed nothing has
-// none; its comment is the result.
+// checkRun creates the check runs of an ended session, one request each,
+// completed from the start: on the commit that it pushed, and on the head of the
+// pull request that it worked on. A session that has neither has none; its
+// comment is the result.
 func (r *Reporter) checkRun(ctx context.Context, st *story) error {
-	s := st.session
-	if !st.ended || s.HeadSha == "" || s.CheckRunID != 0 {
+	s := &st.session
+	if !st.ended {
 		return nil
 	}
-	run, err := r.run(st)
-	if err != nil {
-		return err
+	if s.HeadSha != "" && s.CheckRunID == 0 {
+		run, err := r.run(st)
+		if err != nil {
+			return err
+		}
+		if s.CheckRunID, err = r.create(ctx, st, "check", run); err != nil {
+			return err
+		}
+		if err := r.db.Q().SetSessionCheckRun(ctx, storage.SetSessionCheckRunParams{ID: s.ID, CheckRunID: s.CheckRunID}); err != nil {
+			return fmt.Errorf("record the check run of session %s: %w", s.ID, err)
+		}
 	}
-	step, err := r.steps.Begin(ctx, s.ID, s.Generation, "check")
+	if s.PullNumber > 0 && s.HeadCheckRunID == 0 {
+		id, err := r.create(ctx, st, "check-head", r.headRun(st))
+		if errors.Is(err, github.ErrInvalid) || errors.Is(err, github.ErrNotFound) {
+			// The commit is not there any more. The comment says what came of the work.
+			r.log.Info("there is no check run on the head that was worked on", "session", s.ID, "why", err)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		s.HeadCheckRunID = id
+		if err := r.db.Q().SetSessionHeadCheckRun(ctx, storage.SetSessionHeadCheckRunParams{ID: s.ID, HeadCheckRunID: id}); err != nil {
+			return fmt.Errorf("record the check run of session %s: %w", s.ID, err)
+		}
+	}
+	return nil
+}
+
+// create makes a check run once and returns its number.
+func (r *Reporter) create(ctx context.Context, st *story, name string, run github.CheckRun) (int64, error) {
+	s := st.session
+	step, err := r.steps.Begin(ctx, s.ID, s.Generation, name)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if step.Done {
 		var id int64
 		if err := json.Unmarshal(step.Result, &id); err != nil {
-			return fmt.Errorf("read which check run session %s has: %w", s.ID, err)
+			return 0, fmt.Errorf("read which check run session %s has: %w", s.ID, err)
 		}
-		return r.checked(ctx, st, nil, id)
+		return id, nil
 	}
 	if step.Repeated {
-		id, found, err := st.github.FindCheckRun(ctx, st.repo, s.HeadSha, run.ExternalID)
+		id, found, err := st.github.FindCheckRun(ctx, st.repo, run.HeadSHA, run.ExternalID)
 		if err != nil {
-			return fmt.Errorf("look for the check run of session %s: %w", s.ID, err)
+			return 0, fmt.Errorf("look for the check run of session %s: %w", s.ID, err)
 		}
 		if found {
-			return r.checked(ctx, st, step, id)
+			return id, step.End(ctx, id)
 		}
 	}
 	ctx = github.ForSession(ctx, s.ID, step.Key())
@@ -58,29 +87,32 @@ func (r *Reporter) checkRun(ctx context.Context, st *story) error {
 	}
 	if errors.Is(err, github.ErrAmbiguous) {
 		found := false
-		id, found, err = st.github.FindCheckRun(ctx, st.repo, s.HeadSha, run.ExternalID)
+		id, found, err = st.github.FindCheckRun(ctx, st.repo, run.HeadSHA, run.ExternalID)
 		if err == nil && !found {
 			err = errors.New("GitHub's answer was lost and there is no check run yet")
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("create the check run of session %s: %w", s.ID, err)
+		return 0, fmt.Errorf("create the check run of session %s: %w", s.ID, err)
 	}
-	return r.checked(ctx, st, step, id)
+	return id, step.End(ctx, id)
 }
 
-func (r *Reporter) checked(ctx context.Context, st *story, step *publish.Step, id int64) error {
-	s := &st.session
-	if step != nil {
-		if err := step.End(ctx, id); err != nil {
-			return err
-		}
+// headRun is the check run on the head that a session worked on. How the work
+// went is not that commit's fault, so it is neutral whatever came of it.
+func (r *Reporter) headRun(st *story) github.CheckRun {
+	s := st.session
+	run := github.CheckRun{
+		Name: CheckName, HeadSHA: s.BaseSha, ExternalID: s.ID + "/head", DetailsURL: r.sessionURL(s.ID),
+		Status: "completed", Conclusion: render.Neutral, Started: s.CreatedAt, Completed: s.FinishedAt.Time,
 	}
-	if err := r.db.Q().SetSessionCheckRun(ctx, storage.SetSessionCheckRunParams{ID: s.ID, CheckRunID: id}); err != nil {
-		return fmt.Errorf("record the check run of session %s: %w", s.ID, err)
+	words := r.redactor.String(s.Words)
+	if rc := st.receipt; rc != nil && s.State == scheduler.Delivered {
+		words = fmt.Sprintf("The result is commit %.12s in pull request %d.", rc.HeadSHA, rc.PullRequest)
 	}
-	s.CheckRunID = id // the comment links it
-	return nil
+	run.Title = redact.OneLine(render.StateOf(string(s.State)).Title+": "+words, render.MaxTitle)
+	run.Summary = redact.Cut("A session worked on this commit. How it ended says nothing about the commit itself.\n\n"+redact.Neutralise(words), render.MaxSummary)
+	return run
 }
 
 // run is the check run as it is sent. Success is said only with a receipt for

@@ -27,6 +27,12 @@ type commentStep struct {
 // comment creates or edits the one comment of the session.
 func (r *Reporter) comment(ctx context.Context, st *story) error {
 	s := st.session
+	if s.Locked {
+		return nil // the check run is the result
+	}
+	if s.PullNumber > 0 && s.PullNumber == s.IssueNumber {
+		ctx = github.OnPull(ctx)
+	}
 	facts := r.facts(st)
 	body := comment.Render(facts)
 	digest := sum(body)
@@ -163,7 +169,7 @@ func (r *Reporter) facts(st *story) comment.Facts {
 			Reason: r.redactor.String(s.QueueReason), Position: int(s.QueuePosition), Of: st.waiting, Since: s.QueueAt.Time, Now: r.clock.Now(),
 		},
 		Requester: s.RequesterLogin, Harness: r.redactor.String(st.spec.Harness.Name()), SpecSource: s.SpecSource,
-		BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha, Generation: int(s.Generation), Created: s.CreatedAt,
+		BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha, OnHead: s.Deliver == scheduler.DeliverHead, Generation: int(s.Generation), Created: s.CreatedAt,
 		LastAction: r.redactor.String(st.last), Model: r.redactor.String(st.spec.Harness.Model),
 		Spent: s.Spent, Budget: s.Budget, Calls: st.model,
 	}
