@@ -12,7 +12,7 @@ func TestReplyWhereNothingCanBeWritten(t *testing.T) {
 	w := setup(t, nil)
 	w.gh.fail["CreateComment"] = github.ErrGone
 	o := labeled()
-	at(o, "issue")["locked"] = true
+	at(o, "issue")["state"] = "closed"
 	if d := w.deliver("issues", body(o)); d.Status != "done" || w.gh.count("CreateComment") != 1 {
 		t.Errorf("delivery %s, calls %q", d.Status, w.gh.calls)
 	}
