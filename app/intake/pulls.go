@@ -199,8 +199,15 @@ func (in *Intake) addTo(ctx context.Context, w *wish, s storage.Session) error {
 		return &answer{comment.Awaits(s.ID, in.o.SessionURL(s.ID))}
 	}
 	if s.PullNumber > 0 {
-		if _, err := in.pin(ctx, w, int(s.PullNumber)); err != nil {
+		t, err := in.pin(ctx, w, int(s.PullNumber))
+		if err != nil {
 			return err
+		}
+		if t.HeadSHA != s.BaseSha && t.HeadSHA != s.HeadSha { // the event that tells is late: this is for the new head
+			if err := in.o.Sessions.Supersede(ctx, s.ID, scheduler.ReasonSuperseded, comment.Superseded("", s.BaseSha, t.HeadSHA)); err != nil {
+				return err
+			}
+			return waitForEnd(s.ID)
 		}
 	}
 	if err := in.react(ctx, w); err != nil {
@@ -223,9 +230,14 @@ func (in *Intake) addTo(ctx context.Context, w *wish, s storage.Session) error {
 	case err != nil:
 		return fmt.Errorf("asking session %s for more: %w", s.ID, err)
 	case late:
-		return &retry{time.Now().Add(untilEnded), fmt.Errorf("session %s takes no further request now, its end is waited for", s.ID)}
+		return waitForEnd(s.ID)
 	}
 	return nil
+}
+
+// waitForEnd has a wish tried again when a session may have ended.
+func waitForEnd(session string) error {
+	return &retry{time.Now().Add(untilEnded), fmt.Errorf("session %s takes no further request now, its end is waited for", session)}
 }
 
 // untilEnded is how often it is looked whether a session has ended that takes

@@ -399,6 +399,32 @@ func TestPullRequestMovesWhileASessionRuns(t *testing.T) {
 	})
 }
 
+// A request for a new head does not go to the session on the old one, also when
+// the event that tells of the push is late (B20).
+func TestRequestForANewHead(t *testing.T) {
+	w := setup(t, nil)
+	w.deliver("issue_comment", body(onPull("/inspect fix it")))
+	w.set("working")
+	w.gh.pull(func(pr *github.PullRequest) { pr.HeadSHA = strings.Repeat("3", 40) })
+	o := onPull("/inspect fix the new one")
+	at(o, "comment")["id"] = 502
+	guid := w.store("issue_comment", body(o))
+	var later scheduler.RetryAt
+	if err := w.in.Deliver(t.Context(), guid); !errors.As(err, &later) {
+		t.Fatalf("error %v", err)
+	}
+	if s := w.session(); s.StopReason != scheduler.ReasonSuperseded || len(w.prompts(s.ID)) != 0 {
+		t.Errorf("stop %q, prompts %q", s.StopReason, w.prompts(s.ID))
+	}
+	w.exec("UPDATE sessions SET state = 'stopped', finished_at = now()")
+	if err := w.in.Deliver(t.Context(), guid); err != nil {
+		t.Fatal(err)
+	}
+	if all := w.sessions(); len(all) != 2 || all[1].BaseSha != strings.Repeat("3", 40) {
+		t.Errorf("sessions %+v", all)
+	}
+}
+
 func TestFollowUps(t *testing.T) {
 	w := setup(t, nil)
 	w.deliver("issues", body(labeled()))
