@@ -52,6 +52,7 @@ type onceWorld struct {
 	comment  int64 // somebody's
 	ours     int64
 	run      int64
+	pull     int
 	sha      string
 	delivery int64
 	n        int // of wishes
@@ -71,6 +72,10 @@ func newOnceWorld(t *testing.T) *onceWorld {
 	must(t, err)
 	w.sha = refs["refs/heads/main"]
 	w.run, err = w.c.CreateCheckRun(ctx, w.repo, CheckRun{Name: "inspect", HeadSHA: w.sha, ExternalID: "first", Status: "queued", Title: "t"})
+	must(t, err)
+	_, err = w.PushCommit("octocat/parcel", "octocat", "remarked", "x", map[string]githubd.File{"x": {Body: "x"}})
+	must(t, err)
+	w.pull, err = w.OpenPullRequest("octocat/parcel", "octocat", "remarked", "main", "x", "x", false)
 	must(t, err)
 	w.SetWebhookURL(hook.URL)
 	w.Ping()
@@ -114,11 +119,11 @@ func (w *onceWorld) wishes() []wish {
 	}
 	reactions := func(path string, of any) int {
 		var all []any
-		w.get(fmt.Sprintf("/repos/octocat/parcel/issues/%s%d/reactions", path, of), &all)
+		w.get(fmt.Sprintf("/repos/octocat/parcel/%s%d/reactions", path, of), &all)
 		return len(all)
 	}
 	var newIssue int
-	var newComment int64
+	var newComment, newRemark int64
 	label := fmt.Sprintf("wish/%d", w.n)
 	runs := func() (n int) {
 		all, err := w.CheckRuns("octocat/parcel")
@@ -157,7 +162,7 @@ func (w *onceWorld) wishes() []wish {
 			route: "POST /issues/{id}/reactions",
 			ready: func() { newIssue = w.world.issue(w.t) },
 			want:  func(ctx context.Context) error { return w.c.ReactIssue(ctx, w.repo, newIssue, "eyes") },
-			count: func() int { return reactions("", newIssue) },
+			count: func() int { return reactions("issues/", newIssue) },
 		},
 		{
 			route: "POST /issues/comments/{id}/reactions",
@@ -167,7 +172,17 @@ func (w *onceWorld) wishes() []wish {
 				must(w.t, err)
 			},
 			want:  func(ctx context.Context) error { return w.c.ReactComment(ctx, w.repo, newComment, "eyes") },
-			count: func() int { return reactions("comments/", newComment) },
+			count: func() int { return reactions("issues/comments/", newComment) },
+		},
+		{
+			route: "POST /pulls/comments/{id}/reactions",
+			ready: func() {
+				var err error
+				newRemark, err = w.ReviewComment("octocat/parcel", w.pull, "hubot", "x", 1, "hello")
+				must(w.t, err)
+			},
+			want:  func(ctx context.Context) error { return w.c.ReactReviewComment(ctx, w.repo, newRemark, "eyes") },
+			count: func() int { return reactions("pulls/comments/", newRemark) },
 		},
 		{
 			route: "DELETE /issues/{id}/labels/{label}",
