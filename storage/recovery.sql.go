@@ -22,6 +22,28 @@ func (q *Queries) DeliveryKnown(ctx context.Context, guid string) (bool, error) 
 	return exists, err
 }
 
+const forgetCheckRuns = `-- name: ForgetCheckRuns :exec
+WITH gone AS (
+  DELETE FROM effects WHERE session_id = $3::text AND (key LIKE '%/check' OR key LIKE '%/check-head')
+)
+UPDATE sessions SET check_run_id = 0, head_check_run_id = 0, reported_at = NULL, report_tries = 0, report_after = NULL,
+  next_check_at = $1::timestamptz, version = version + 1,
+  deadline = CASE WHEN finished_at IS NULL THEN deadline ELSE $2::timestamptz END
+WHERE id = $3::text
+`
+
+type ForgetCheckRunsParams struct {
+	Now      time.Time
+	Deadline time.Time
+	ID       string
+}
+
+// Those of a session are made anew, at once if it has ended.
+func (q *Queries) ForgetCheckRuns(ctx context.Context, arg ForgetCheckRunsParams) error {
+	_, err := q.db.ExecContext(ctx, forgetCheckRuns, arg.Now, arg.Deadline, arg.ID)
+	return err
+}
+
 const knownInstallations = `-- name: KnownInstallations :many
 SELECT id FROM installations WHERE deleted_at IS NULL
 `
@@ -184,6 +206,148 @@ func (q *Queries) RepositoriesToLookAt(ctx context.Context, arg RepositoriesToLo
 			&i.LookError,
 			&i.Build,
 			&i.IssuesSeenAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const reviewsAskedAgain = `-- name: ReviewsAskedAgain :many
+UPDATE reviews r SET conclusion = 'asked again' WHERE r.repository_id = $1 AND r.head_sha = $2::text AND r.pull_request > 0
+  AND r.number = (SELECT max(number) FROM reviews o WHERE o.repository_id = r.repository_id AND o.pull_request = r.pull_request AND o.head_sha = r.head_sha)
+RETURNING pull_request
+`
+
+type ReviewsAskedAgainParams struct {
+	RepositoryID int64
+	Sha          string
+}
+
+// The newest review of each pull request with that head is said anew.
+func (q *Queries) ReviewsAskedAgain(ctx context.Context, arg ReviewsAskedAgainParams) ([]int32, error) {
+	rows, err := q.db.QueryContext(ctx, reviewsAskedAgain, arg.RepositoryID, arg.Sha)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int32
+	for rows.Next() {
+		var pull_request int32
+		if err := rows.Scan(&pull_request); err != nil {
+			return nil, err
+		}
+		items = append(items, pull_request)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const sessionsOfCommit = `-- name: SessionsOfCommit :many
+
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context, pull_seen_at FROM sessions WHERE repository_id = $1
+  AND (check_run_id > 0 AND head_sha = $2::text OR head_check_run_id > 0 AND base_sha = $2::text)
+ORDER BY created_at, id
+`
+
+type SessionsOfCommitParams struct {
+	RepositoryID int64
+	Sha          string
+}
+
+// Re-runs that people ask for.
+// Sessions that have a check run on a commit: they pushed it, or worked on it as
+// the head of a pull request.
+func (q *Queries) SessionsOfCommit(ctx context.Context, arg SessionsOfCommitParams) ([]Session, error) {
+	rows, err := q.db.QueryContext(ctx, sessionsOfCommit, arg.RepositoryID, arg.Sha)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Session
+	for rows.Next() {
+		var i Session
+		if err := rows.Scan(
+			&i.ID,
+			&i.InstallationID,
+			&i.RepositoryID,
+			&i.IssueNumber,
+			&i.IntentKey,
+			&i.RequesterID,
+			&i.RequesterLogin,
+			&i.Title,
+			&i.Request,
+			&i.Prompt,
+			&i.ContextDigest,
+			&i.BaseBranch,
+			&i.BaseSha,
+			&i.EnvironmentID,
+			&i.Spec,
+			&i.SpecSource,
+			&i.State,
+			&i.Reason,
+			&i.Words,
+			&i.QueueReason,
+			&i.StopAt,
+			&i.StopBy,
+			&i.StopWords,
+			&i.Priority,
+			&i.Version,
+			&i.Generation,
+			&i.SnapshotID,
+			&i.Node,
+			&i.Outcome,
+			&i.Receipt,
+			&i.CommentID,
+			&i.CommentDigest,
+			&i.CommentAt,
+			&i.CheckRunID,
+			&i.Branch,
+			&i.HeadSha,
+			&i.PullRequest,
+			&i.EventsCount,
+			&i.EventsHead,
+			&i.CreatedAt,
+			&i.StateAt,
+			&i.StartedAt,
+			&i.FinishedAt,
+			&i.ReportedAt,
+			&i.EffectTries,
+			&i.ReportTries,
+			&i.ReportAfter,
+			&i.Deadline,
+			&i.NextCheckAt,
+			&i.Budget,
+			&i.Spent,
+			&i.Held,
+			&i.InstructionsSha,
+			&i.StartFrom,
+			&i.Rewound,
+			&i.QueueAt,
+			&i.QueuePosition,
+			&i.WaitingSince,
+			&i.PullClosedAt,
+			&i.PullNumber,
+			&i.HeadRepoID,
+			&i.BaseRef,
+			&i.Deliver,
+			&i.HeadCheckRunID,
+			&i.Locked,
+			&i.StopReason,
+			&i.Context,
+			&i.PullSeenAt,
 		); err != nil {
 			return nil, err
 		}

@@ -11,9 +11,17 @@ import (
 	"inspect/storage"
 )
 
-// checkRun handles the event of that name: buttons of a run of ours.
+// checkRun handles the event of that name: buttons of a run of ours, and the
+// wish to have it run again.
 func (in *Intake) checkRun(ctx context.Context, guid string, received time.Time, p payload) (result, error) {
-	if p.Action != "requested_action" {
+	switch p.Action {
+	case "rerequested":
+		if p.CheckRun == nil || p.CheckRun.App == nil || p.CheckRun.App.ID != in.o.AppID {
+			return ignore("the check run is of another App")
+		}
+		return in.rerun(ctx, guid, received, p, p.CheckRun.HeadSHA, p.CheckRun.ExternalID)
+	case "requested_action":
+	default:
 		return ignore("nothing to do for the action %q", p.Action)
 	}
 	repo, ok := p.known()

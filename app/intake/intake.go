@@ -139,7 +139,7 @@ func ignore(format string, args ...any) (result, error) {
 // Events that have a handler, for the webhook.
 func Events() []string {
 	return []string{
-		"installation", "installation_repositories", "issue_comment", "issues", "ping", "pull_request", "pull_request_review",
+		"check_run", "check_suite", "installation", "installation_repositories", "issue_comment", "issues", "merge_group", "ping", "pull_request", "pull_request_review",
 		"pull_request_review_comment", "push", "repository",
 	}
 }
@@ -198,6 +198,8 @@ func (in *Intake) handle(ctx context.Context, d storage.Delivery, p payload) (re
 		return in.issues(ctx, d.Guid, p)
 	case "issue_comment":
 		return in.issueComment(ctx, d.Guid, p)
+	case "check_suite":
+		return in.checkSuite(ctx, d.Guid, d.ReceivedAt, p)
 	case "check_run":
 		return in.checkRun(ctx, d.Guid, d.ReceivedAt, p)
 	}

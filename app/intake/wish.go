@@ -21,6 +21,7 @@ const (
 	kindLabel   = "label"
 	kindCommand = "command"
 	kindButton  = "button"
+	kindRerun   = "rerun"
 )
 
 // Outcomes of intents.
@@ -53,6 +54,7 @@ type wish struct {
 	wrong           string // a reply instead of a command
 	priority        int    // of the session
 	button          *approve.Button
+	rerun           *rerun
 }
 
 // labels are those of the issue, with the one that was just put on it.
@@ -100,6 +102,10 @@ func (in *Intake) work(ctx context.Context, w *wish) error {
 	switch {
 	case w.wrong != "":
 		return in.end(ctx, w, outcomeReplied, w.wrong)
+	case w.kind == kindButton:
+		return in.press(ctx, w)
+	case w.kind == kindRerun:
+		return in.runAgain(ctx, w)
 	case w.kind == kindCommand && w.command.Name != command.Request:
 		return in.obey(ctx, w)
 	}

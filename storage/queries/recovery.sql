@@ -40,3 +40,28 @@ ORDER BY s.pull_seen_at NULLS FIRST, s.id LIMIT sqlc.arg(most);
 -- name: SetPullSeen :exec
 UPDATE sessions SET pull_seen_at = sqlc.arg(now), pull_closed_at = sqlc.narg(closed_at)
 WHERE repository_id = sqlc.arg(repository_id) AND pull_request = sqlc.arg(pull_request);
+
+-- Re-runs that people ask for.
+
+-- name: SessionsOfCommit :many
+-- Sessions that have a check run on a commit: they pushed it, or worked on it as
+-- the head of a pull request.
+SELECT * FROM sessions WHERE repository_id = sqlc.arg(repository_id)
+  AND (check_run_id > 0 AND head_sha = sqlc.arg(sha)::text OR head_check_run_id > 0 AND base_sha = sqlc.arg(sha)::text)
+ORDER BY created_at, id;
+
+-- name: ForgetCheckRuns :exec
+-- Those of a session are made anew, at once if it has ended.
+WITH gone AS (
+  DELETE FROM effects WHERE session_id = sqlc.arg(id)::text AND (key LIKE '%/check' OR key LIKE '%/check-head')
+)
+UPDATE sessions SET check_run_id = 0, head_check_run_id = 0, reported_at = NULL, report_tries = 0, report_after = NULL,
+  next_check_at = sqlc.arg(now)::timestamptz, version = version + 1,
+  deadline = CASE WHEN finished_at IS NULL THEN deadline ELSE sqlc.arg(deadline)::timestamptz END
+WHERE id = sqlc.arg(id)::text;
+
+-- name: ReviewsAskedAgain :many
+-- The newest review of each pull request with that head is said anew.
+UPDATE reviews r SET conclusion = 'asked again' WHERE r.repository_id = sqlc.arg(repository_id) AND r.head_sha = sqlc.arg(sha)::text AND r.pull_request > 0
+  AND r.number = (SELECT max(number) FROM reviews o WHERE o.repository_id = r.repository_id AND o.pull_request = r.pull_request AND o.head_sha = r.head_sha)
+RETURNING pull_request;
