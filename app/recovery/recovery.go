@@ -325,6 +325,12 @@ func (r *Recovery) labelled(ctx context.Context, installation int64, client GitH
 
 // missed has a labelling worked on, unless it is known.
 func (r *Recovery) missed(ctx context.Context, client GitHub, m intake.Missed, oldest time.Time) error {
+	q := r.o.DB.Q()
+	if _, err := q.OpenSessionOfIssue(ctx, storage.OpenSessionOfIssueParams{RepositoryID: m.Repo.ID, IssueNumber: int32(m.Issue.Number)}); err == nil {
+		return nil // it is worked on
+	} else if !storage.IsMissing(err) {
+		return fmt.Errorf("looking for its session: %w", err)
+	}
 	last, found, err := client.LastLabelling(ctx, m.Repo, m.Issue.Number, m.Label)
 	if err != nil || !found {
 		return err
@@ -332,7 +338,7 @@ func (r *Recovery) missed(ctx context.Context, client GitHub, m intake.Missed, o
 	if last.At.Before(oldest) || last.At.After(r.o.Clock.Now().Add(-lag)) {
 		return nil
 	}
-	known, err := r.o.DB.Q().LabelKnown(ctx, storage.LabelKnownParams{
+	known, err := q.LabelKnown(ctx, storage.LabelKnownParams{
 		RepositoryID: m.Repo.ID, IssueNumber: int32(m.Issue.Number), Since: last.At.Add(-lag),
 	})
 	if err != nil {
