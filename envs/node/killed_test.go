@@ -117,7 +117,7 @@ func (w *world) serve(change ...func(*daemonOptions)) (d *exec.Cmd) {
 func (w *world) leftExactly() {
 	w.t.Helper()
 	dataset := w.daemonOptions().Dataset
-	want := []string{"base", "reserve", "session", "snapshot", "snapshot/snap-1", "snapshot/snap-1@published"}
+	want := []string{"base", "image", "reserve", "session", "snapshot", "snapshot/snap-1", "snapshot/snap-1@published"}
 	var at []string
 	for n := 0; n < killedSessions; n += 8 {
 		id := work(fmt.Sprintf("s%d", n)).String()

@@ -72,7 +72,8 @@ func (s *Store) mount(ctx context.Context, name, path string, flags uintptr) err
 			err = snapshot.ErrBusy
 		}
 	} else {
-		err = s.mounting(ctx, "mount", name)
+		// Just after an unmount zfs-fuse still counts it as mounted.
+		err = s.patiently(ctx, func() error { return s.mounting(ctx, "mount", name) })
 	}
 	if err != nil {
 		return fmt.Errorf("mount %s at %s: %w", name, path, err)
