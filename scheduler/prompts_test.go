@@ -24,8 +24,8 @@ func (w *world) ask(s *Scheduler, session, text string) bool {
 	return ok
 }
 
-// told are the prompts that the runner of an attempt was given.
-func (w *world) told(s *Scheduler, r Runner) (out []string) {
+// prompted are the prompts that the runner of an attempt was given.
+func (w *world) prompted(s *Scheduler, r Runner) (out []string) {
 	w.t.Helper()
 	rows, err := w.db.Q().DirectivesAfter(context.Background(), storage.DirectivesAfterParams{SessionID: r.Session, Generation: int32(r.Generation)})
 	if err != nil {
@@ -51,7 +51,7 @@ func TestPromptsReachEveryAttempt(t *testing.T) {
 			t.Fatal("it is not taken")
 		}
 	}
-	if got := strings.Join(w.told(s, r), "|"); got != "hubot: one|hubot: two" {
+	if got := strings.Join(w.prompted(s, r), "|"); got != "hubot: one|hubot: two" {
 		t.Fatalf("told %q", got)
 	}
 	people, err := Requesters(context.Background(), w.db.Q(), sess.ID)
@@ -67,7 +67,7 @@ func TestPromptsReachEveryAttempt(t *testing.T) {
 	if got := w.get(sess.ID); got.Generation != 2 {
 		t.Fatalf("session %+v", got)
 	}
-	if got := strings.Join(w.told(s, next), "|"); got != "hubot: one|hubot: two" {
+	if got := strings.Join(w.prompted(s, next), "|"); got != "hubot: one|hubot: two" {
 		t.Errorf("told %q", got)
 	}
 }

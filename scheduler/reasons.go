@@ -41,7 +41,11 @@ const (
 	EventSecrets = "secrets"       // {"to","node","versions"}: of secrets whose values were given out for the first time in an attempt
 	EventStop    = "stop"          // {"who","words"}
 	EventAsked   = "asked"         // {"number","author","author_id","comment","text_sha256"}: something besides the first request
-	EventGitHub  = "github"        // a write to GitHub: asked for, then answered
+	// EventApproval is what became of an approval: {"approval","kind","state",
+	// "digest","words","who","who_id","how"}, when it is asked for also "asked" and
+	// what it is bound to.
+	EventApproval = "approval"
+	EventGitHub   = "github" // a write to GitHub: asked for, then answered
 )
 
 // MaxAttempts is how many attempts one session gets, anew each time it is rewound.

@@ -427,7 +427,7 @@ func (q *Queries) PendingApprovals(ctx context.Context, sessionID string) ([]App
 
 const sessionsOfPull = `-- name: SessionsOfPull :many
 
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at FROM sessions WHERE repository_id = $1
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context, pull_seen_at FROM sessions WHERE repository_id = $1
   AND (pull_request = $2::integer AND pull_request > 0
     OR branch = $3::text AND branch <> ''
     OR head_sha = $4::text AND head_sha <> '')
@@ -518,6 +518,15 @@ func (q *Queries) SessionsOfPull(ctx context.Context, arg SessionsOfPullParams) 
 			&i.QueuePosition,
 			&i.WaitingSince,
 			&i.PullClosedAt,
+			&i.PullNumber,
+			&i.HeadRepoID,
+			&i.BaseRef,
+			&i.Deliver,
+			&i.HeadCheckRunID,
+			&i.Locked,
+			&i.StopReason,
+			&i.Context,
+			&i.PullSeenAt,
 		); err != nil {
 			return nil, err
 		}

@@ -372,7 +372,7 @@ UPDATE sessions SET state = 'queued', reason = '', words = '', queue_reason = 'w
   queue_at = $1::timestamptz, queue_position = 0, waiting_since = $1::timestamptz,
   effect_tries = 0, report_tries = 0, report_after = NULL, start_from = $3, rewound = generation
 WHERE id = $4 AND version = $5
-RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context
+RETURNING id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context, pull_seen_at
 `
 
 type ReopenSessionParams struct {
@@ -460,6 +460,7 @@ func (q *Queries) ReopenSession(ctx context.Context, arg ReopenSessionParams) (S
 		&i.Locked,
 		&i.StopReason,
 		&i.Context,
+		&i.PullSeenAt,
 	)
 	return i, err
 }

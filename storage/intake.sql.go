@@ -174,7 +174,7 @@ func (q *Queries) IntentByKey(ctx context.Context, key string) (Intent, error) {
 }
 
 const lastSessionOfIssue = `-- name: LastSessionOfIssue :one
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context FROM sessions
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context, pull_seen_at FROM sessions
 WHERE repository_id = $1 AND (issue_number = $2 OR pull_number = $2 AND pull_number > 0 OR pull_request = $2 AND pull_request > 0)
 ORDER BY created_at DESC, id
 LIMIT 1
@@ -257,13 +257,14 @@ func (q *Queries) LastSessionOfIssue(ctx context.Context, arg LastSessionOfIssue
 		&i.Locked,
 		&i.StopReason,
 		&i.Context,
+		&i.PullSeenAt,
 	)
 	return i, err
 }
 
 const openSessionOfIssue = `-- name: OpenSessionOfIssue :one
 
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context FROM sessions
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context, pull_seen_at FROM sessions
 WHERE repository_id = $1 AND (issue_number = $2 OR pull_number = $2 AND pull_number > 0)
   AND state NOT IN ('delivered', 'no_change', 'failed', 'stopped', 'timed_out', 'over_budget', 'infrastructure')
 ORDER BY created_at DESC, id
@@ -348,6 +349,7 @@ func (q *Queries) OpenSessionOfIssue(ctx context.Context, arg OpenSessionOfIssue
 		&i.Locked,
 		&i.StopReason,
 		&i.Context,
+		&i.PullSeenAt,
 	)
 	return i, err
 }

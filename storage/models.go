@@ -472,6 +472,7 @@ type Session struct {
 	Locked          bool
 	StopReason      string
 	Context         pqtype.NullRawMessage
+	PullSeenAt      sql.NullTime
 }
 
 type SessionPerson struct {

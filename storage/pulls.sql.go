@@ -64,7 +64,7 @@ func (q *Queries) InsertPrompt(ctx context.Context, arg InsertPromptParams) (int
 }
 
 const openSessionsOfHead = `-- name: OpenSessionsOfHead :many
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context FROM sessions
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context, pull_seen_at FROM sessions
 WHERE repository_id = $1::bigint AND head_repo_id = $1::bigint
   AND pull_number > 0 AND base_branch = $2 AND finished_at IS NULL
 ORDER BY created_at, id
@@ -153,6 +153,7 @@ func (q *Queries) OpenSessionsOfHead(ctx context.Context, arg OpenSessionsOfHead
 			&i.Locked,
 			&i.StopReason,
 			&i.Context,
+			&i.PullSeenAt,
 		); err != nil {
 			return nil, err
 		}
@@ -168,7 +169,7 @@ func (q *Queries) OpenSessionsOfHead(ctx context.Context, arg OpenSessionsOfHead
 }
 
 const openSessionsOfPull = `-- name: OpenSessionsOfPull :many
-SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context FROM sessions
+SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context, pull_seen_at FROM sessions
 WHERE repository_id = $1 AND pull_number = $2 AND pull_number > 0 AND finished_at IS NULL
 ORDER BY created_at, id
 `
@@ -256,6 +257,7 @@ func (q *Queries) OpenSessionsOfPull(ctx context.Context, arg OpenSessionsOfPull
 			&i.Locked,
 			&i.StopReason,
 			&i.Context,
+			&i.PullSeenAt,
 		); err != nil {
 			return nil, err
 		}

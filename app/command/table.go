@@ -38,7 +38,6 @@ type Info struct {
 	Usage string   // without Trigger
 	Does  string   // for people, no full stop
 	Who   string   // Read or Write
-	Acted bool     // false: parsed and answered with "not supported yet"
 	Arg   ArgKind  // what stands after the name
 	Flags []string // names of the flags it takes, without the dashes
 }
@@ -59,20 +58,20 @@ const (
 // Commands returns the table, in the order it is shown.
 func Commands() []Info {
 	return []Info{
-		{Request, "[flags] <request>", "on an issue: starts a session with this request. On a pull request: works on its head. While a session runs there: is given to its agent too; after its end: goes on from its last state", Write, true, FreeText,
+		{Request, "[flags] <request>", "on an issue: starts a session with this request. On a pull request: works on its head. While a session runs there: is given to its agent too; after its end: goes on from its last state", Write, FreeText,
 			[]string{"model", "harness", "budget", "timeout", "base", "head", "priority"}},
-		{Status, "status", "says how the session stands", Read, true, NoArg, nil},
-		{Help, "help", "shows this table", Read, true, NoArg, nil},
-		{Stop, "stop", "stops the session from any state, keeps the work", Write, true, NoArg, nil},
-		{Retry, "retry", "makes a new attempt from the last bundle of a session that has ended", Write, true, NoArg, nil},
-		{Approve, "approve [digest]", "says yes to what waits for approval", Write, false, DigestArg, nil},
-		{Reject, "reject", "says no to what waits for approval", Write, false, NoArg, nil},
-		{Allow, "allow HOST", "asks for a host to be reachable", Write, false, HostArg, nil},
-		{Budget, "budget USD", "asks for another budget", Write, false, USDArg, nil},
-		{Rewind, "rewind N", "continues from turn N", Write, true, NumberArg, nil},
-		{Fork, "fork [--harness H]", "starts a second session from the same point", Write, true, NoArg, []string{"harness"}},
-		{Refresh, "refresh", "rebuilds the snapshot now", Write, false, NoArg, nil},
-		{Doctor, "doctor", "checks permissions, rules and snapshot before money is spent", Write, false, NoArg, nil},
+		{Status, "status", "says how the session stands", Read, NoArg, nil},
+		{Help, "help", "shows this table", Read, NoArg, nil},
+		{Stop, "stop", "stops the session from any state, keeps the work", Write, NoArg, nil},
+		{Retry, "retry", "makes a new attempt from the last bundle of a session that has ended", Write, NoArg, nil},
+		{Approve, "approve [digest]", "says yes to what waits for approval", Write, DigestArg, nil},
+		{Reject, "reject [digest]", "says no to what waits for approval", Write, DigestArg, nil},
+		{Allow, "allow HOST", "asks for a host to be reachable for this session", Write, HostArg, nil},
+		{Budget, "budget USD", "asks for a higher budget for this session", Write, USDArg, nil},
+		{Rewind, "rewind N", "continues from turn N", Write, NumberArg, nil},
+		{Fork, "fork [--harness H]", "starts a second session from the same point", Write, NoArg, []string{"harness"}},
+		{Refresh, "refresh", "rebuilds the snapshot now", Write, NoArg, nil},
+		{Doctor, "doctor", "checks permissions, rules and snapshot before money is spent", Write, NoArg, nil},
 	}
 }
 
@@ -81,19 +80,18 @@ type FlagInfo struct {
 	Name  string // without the dashes
 	Value string // placeholder
 	Does  string
-	Acted bool // false: parsed and answered with "not supported yet"
 }
 
 // FlagTable returns the flags in the order they are shown.
 func FlagTable() []FlagInfo {
 	return []FlagInfo{
-		{"timeout", "30m", "ends the agent's work after this time, at most what the repository allows", true},
-		{"base", "BRANCH", "starts from this branch and opens the pull request against it", true},
-		{"head", "SHA", "on a pull request: the commit that is meant, which must still be its head; of a fork it must be named", true},
-		{"model", "NAME", "another model, of those whoever runs Inspect offers", true},
-		{"harness", "NAME", "another agent program: opencode, codex, claude or command", true},
-		{"budget", "2.50", "the most this session may spend on model calls, in dollars, at most what the repository allows", true},
-		{"priority", "10", "goes ahead of sessions with a smaller number in the queue, at most what whoever runs Inspect allows", true},
+		{"timeout", "30m", "ends the agent's work after this time, at most what the repository allows"},
+		{"base", "BRANCH", "starts from this branch and opens the pull request against it"},
+		{"head", "SHA", "on a pull request: the commit that is meant, which must still be its head; of a fork it must be named"},
+		{"model", "NAME", "another model, of those whoever runs Inspect offers"},
+		{"harness", "NAME", "another agent program: opencode, codex, claude or command"},
+		{"budget", "2.50", "the most this session may spend on model calls, in dollars, at most what the repository allows"},
+		{"priority", "10", "goes ahead of sessions with a smaller number in the queue, at most what whoever runs Inspect allows"},
 	}
 }
 
@@ -113,18 +111,11 @@ func Table() string {
 	var b strings.Builder
 	b.WriteString("| command | does | who |\n|---|---|---|\n")
 	for _, c := range Commands() {
-		fmt.Fprintf(&b, "| `%s %s` | %s%s | %s |\n", Trigger, c.Usage, c.Does, notYetMark(c.Acted), c.Who)
+		fmt.Fprintf(&b, "| `%s %s` | %s | %s |\n", Trigger, c.Usage, c.Does, c.Who)
 	}
 	b.WriteString("\n| flag | does |\n|---|---|\n")
 	for _, f := range FlagTable() {
-		fmt.Fprintf(&b, "| `--%s %s` | %s%s |\n", f.Name, f.Value, f.Does, notYetMark(f.Acted))
+		fmt.Fprintf(&b, "| `--%s %s` | %s |\n", f.Name, f.Value, f.Does)
 	}
 	return b.String()
-}
-
-func notYetMark(acted bool) string {
-	if acted {
-		return ""
-	}
-	return " (not supported yet)"
 }

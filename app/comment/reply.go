@@ -124,6 +124,11 @@ func Superseded(who, was, is string) string {
 	return fmt.Sprintf("%s pushed: the head is now %s, and this session worked on %s. Nothing of it is pushed; the work is kept in the evidence. Ask again to have the new head worked on.", who, short(is), short(was))
 }
 
+// NoAllowForFork says that a fork's session gets no wider reach.
+func NoAllowForFork() string {
+	return "This session works on a fork's commits, so nothing more can be allowed to it. Nothing was asked for."
+}
+
 // TooMany says that the loop breaker has come down.
 func TooMany(most int, window time.Duration) string {
 	return fmt.Sprintf("That was the %dth command of one account here within %d minutes, so nothing more of it is obeyed for now. If a program writes them, keep it from answering Inspect.", most+1, int(window.Minutes()))
@@ -158,9 +163,9 @@ func NoSecret(why string) string {
 	return "No session was started: " + redact.Cut(why, 2000) + "\n\nWhoever runs Inspect can set it."
 }
 
-// NotSupported says that something is known but not acted upon yet.
-func NotSupported(what string) string {
-	return redact.Code(what) + " is not supported yet. Nothing was done."
+// Refreshing says that a snapshot was asked for.
+func Refreshing() string {
+	return "The snapshot of this repository is built anew at the head of the default branch. Sessions go on with the present one until it is ready; `inspect env status` shows how it stands."
 }
 
 // Closed says why nothing is started on an issue. what is "closed" or "locked".

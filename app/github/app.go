@@ -78,6 +78,7 @@ type App struct {
 	clients map[int64]*Client
 	bot     *Bot
 	minted  []minted // known to the redactor
+	slugs   sync.Map // of Apps -> their number
 	skew    *time.Duration
 }
 

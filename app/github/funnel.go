@@ -104,6 +104,7 @@ var (
 			"pull_requests": {kind: name, max: 5},
 			"checks":        {kind: name, max: 5},
 			"actions":       {kind: name, max: 5},
+			"merge_queues":  {kind: name, max: 5},
 		}},
 	}
 )

@@ -80,6 +80,7 @@ type InstallationInfo struct {
 func (a *App) Installations(ctx context.Context) ([]InstallationInfo, error) {
 	var out []InstallationInfo
 	err := a.self.call(ctx, 0, "list the installations of this App", func(api *gh.Client) error {
+		out = nil
 		more, err := pages(10, func(o gh.ListOptions) (*gh.Response, error) {
 			var page []struct {
 				ID      int64 `json:"id"`

@@ -12,30 +12,6 @@ import (
 
 // What is asked to find what no event told of.
 
-// Installed is one installation of the App.
-type Installed struct {
-	ID        int64
-	Account   string
-	Suspended bool
-}
-
-// Installations lists where the App is installed, at most ten thousand.
-func (a *App) Installations(ctx context.Context) ([]Installed, error) {
-	var out []Installed
-	err := a.self.call(ctx, 0, "list the installations of this App", func(api *gh.Client) error {
-		out = nil
-		_, err := pages(100, func(o gh.ListOptions) (*gh.Response, error) {
-			list, resp, err := api.Apps.ListInstallations(ctx, &o)
-			for _, i := range list {
-				out = append(out, Installed{ID: i.GetID(), Account: i.GetAccount().GetLogin(), Suspended: i.SuspendedAt != nil})
-			}
-			return resp, err
-		})
-		return err
-	})
-	return out, err
-}
-
 // Labelled is an open issue or pull request that carries a label.
 type Labelled struct {
 	ID       int64

@@ -49,7 +49,6 @@ type onceWorld struct {
 	*world
 	slow     *slow
 	issue    int
-	comment  int64 // somebody's
 	ours     int64
 	run      int64
 	pull     int

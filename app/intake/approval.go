@@ -17,7 +17,7 @@ func (in *Intake) desk() *approve.Desk {
 
 // answerWaiting answers what waits for approval in the session of an issue.
 func (in *Intake) answerWaiting(ctx context.Context, w *wish) error {
-	s, found, err := in.openSession(ctx, in.o.DB.Q(), w)
+	s, found, err := in.openSession(ctx, in.o.DB.Q(), w.repo.ID, w.issue.Number)
 	if err == nil && !found {
 		s, found, err = in.lastSession(ctx, w) // an earlier try may have ended it
 	}
@@ -52,6 +52,9 @@ func (in *Intake) askMore(ctx context.Context, w *wish) error {
 	if err != nil || !ok {
 		return err
 	}
+	if w.command.Name == command.Allow && s.PullNumber > 0 && s.HeadRepoID != s.RepositoryID {
+		return in.end(ctx, w, outcomeReplied, comment.NoAllowForFork())
+	}
 	ask := in.desk().Host
 	if w.command.Name == command.Budget {
 		ask = in.desk().Budget
@@ -65,7 +68,7 @@ func (in *Intake) askMore(ctx context.Context, w *wish) error {
 
 // atWork is the session that is at work on the issue; without one the wish ends.
 func (in *Intake) atWork(ctx context.Context, w *wish) (storage.Session, bool, error) {
-	s, found, err := in.openSession(ctx, in.o.DB.Q(), w)
+	s, found, err := in.openSession(ctx, in.o.DB.Q(), w.repo.ID, w.issue.Number)
 	if err != nil || found {
 		return s, found, err
 	}

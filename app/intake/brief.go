@@ -54,11 +54,11 @@ func (in *Intake) truster(ctx context.Context, w *wish) func(github.Comment) (bo
 			return ok, nil
 		}
 		left--
-		p, err := in.permission(ctx, w, c.Login, c.UserID)
+		author, err := in.ask(ctx, w, policy.ActorOf(c.UserID, c.Login))
 		if err != nil {
 			return false, err
 		}
-		trusted[c.UserID] = p.Known && p.Write
+		trusted[c.UserID] = author.Decide(policy.NeedWrite).Allow
 		return trusted[c.UserID], nil
 	}
 }

@@ -28,7 +28,7 @@ type said struct {
 	id     int64
 	body   string
 	author *account
-	app    *app
+	app    int64 // through which it was written
 	at     string
 	on     issue
 	head   string // of the pull request, as the event shows it; empty: it does not
@@ -37,10 +37,8 @@ type said struct {
 // commands obeys what stands in new text: in order, with one look at what its
 // author may do and one reply. Only the author's own event counts.
 func (in *Intake) commands(ctx context.Context, guid string, p payload, repo github.Repo, s said) (result, error) {
-	if s.app != nil && s.app.ID == in.o.AppID && in.o.AppID != 0 {
-		return ignore("our own comment")
-	}
 	actor := p.actor()
+	actor.App = s.app
 	if s.author == nil || s.author.ID != actor.ID {
 		return ignore("the sender is not the comment's author")
 	}
@@ -50,11 +48,11 @@ func (in *Intake) commands(ctx context.Context, guid string, p payload, repo git
 	}
 	wishes := make([]*wish, 0, len(parsed))
 	keys := make([]string, 0, len(parsed))
-	auth := &authority{}
+	known := &asked{}
 	for _, one := range parsed {
 		w := &wish{
 			kind: kindCommand, guid: guid, installation: p.Installation, repo: repo, repository: p.Repository, issue: s.on,
-			actor: actor, auth: auth, need: policy.NeedWrite, at: moment(s.at), comment: s.id, place: s.kind, seen: s.head,
+			actor: actor, asked: known, need: policy.NeedWrite, at: moment(s.at), comment: s.id, place: s.kind, seen: s.head,
 		}
 		switch one := one.(type) {
 		case command.Command:
@@ -90,10 +88,18 @@ func (in *Intake) obey(ctx context.Context, w *wish) error {
 		return in.status(ctx, w)
 	case command.Stop:
 		return in.stop(ctx, w)
+	case command.Approve, command.Reject:
+		return in.answerWaiting(ctx, w)
+	case command.Allow, command.Budget:
+		return in.askMore(ctx, w)
 	case command.Retry, command.Rewind, command.Fork:
 		return in.said(ctx, w, in.again(ctx, w))
+	case command.Refresh:
+		return in.refresh(ctx, w)
+	case command.Doctor:
+		return in.doctor(ctx, w)
 	default:
-		return in.end(ctx, w, outcomeReplied, comment.NotSupported(command.Trigger+" "+name))
+		return fmt.Errorf("nobody obeys the command %q", name)
 	}
 }
 
@@ -118,19 +124,9 @@ func (in *Intake) status(ctx context.Context, w *wish) error {
 
 // stop ends the session that is at work on the issue.
 func (in *Intake) stop(ctx context.Context, w *wish) error {
-	s, found, err := in.openSession(ctx, in.o.DB.Q(), w.repo.ID, w.issue.Number)
-	if err != nil {
+	s, ok, err := in.atWork(ctx, w)
+	if err != nil || !ok {
 		return err
-	}
-	if !found {
-		last, any, err := in.lastSession(ctx, w)
-		if err != nil {
-			return err
-		}
-		if !any {
-			return in.end(ctx, w, outcomeReplied, comment.NoSession())
-		}
-		return in.end(ctx, w, outcomeReplied, comment.Over(last.ID, in.o.SessionURL(last.ID), string(last.State)))
 	}
 	if err := in.react(ctx, w); err != nil {
 		return err

@@ -104,19 +104,15 @@ func TestCommandReplies(t *testing.T) {
 		{"no harness", "/inspect --harness emacs fix it", "the harnesses are `opencode`"},
 		{"no branch", "/inspect --base nope fix it", "no branch `nope`"},
 		{"retry", "/inspect retry", "no session here"},
-		{"approve", "/inspect approve", "`/inspect approve` is not supported yet"},
-		{"reject", "/inspect reject", "`/inspect reject` is not supported yet"},
-		{"allow", "/inspect allow example.com", "`/inspect allow` is not supported yet"},
-		{"budget command", "/inspect budget 3", "`/inspect budget` is not supported yet"},
 		{"rewind", "/inspect rewind 3", "no session here"},
 		{"fork", "/inspect fork --harness codex", "no session here"},
 		{"head of an issue", "/inspect --head 0123456 fix it", "on pull requests only"},
-		{"refresh", "/inspect refresh", "`/inspect refresh` is not supported yet"},
-		{"doctor", "/inspect doctor", "`/inspect doctor` is not supported yet"},
+		{"refresh", "/inspect refresh", "is built anew"},
+		{"doctor", "/inspect doctor", "it is valid"},
 		{"stop without a session", "/inspect stop", "no session here"},
 		{"status without a session", "/inspect status", "no session here"},
 		{"help", "/inspect help", "| `/inspect stop` |"},
-		{"several", "/inspect refresh\n/inspect doctor", "`/inspect refresh` is not supported yet. Nothing was done.\n\n`/inspect doctor`"},
+		{"several", "/inspect refresh\n/inspect stop", "`inspect env status` shows how it stands.\n\nThere is no session here"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -189,7 +185,7 @@ func TestReadersMayAsk(t *testing.T) {
 
 func TestCommandRetriedKeepsWhatIsDone(t *testing.T) {
 	w := setup(t, nil)
-	guid := w.store("issue_comment", body(commented("/inspect doctor\n\n/inspect fix it")))
+	guid := w.store("issue_comment", body(commented("/inspect stop\n\n/inspect fix it")))
 	w.gh.fail["File"] = github.ErrUnavailable
 	if err := w.in.Deliver(t.Context(), guid); err == nil {
 		t.Fatal("no error")
@@ -202,7 +198,7 @@ func TestCommandRetriedKeepsWhatIsDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.one()
-	if words := w.oneReply(); !strings.Contains(words, "`/inspect doctor` is not supported yet") {
+	if words := w.oneReply(); !strings.Contains(words, "no session here") {
 		t.Errorf("reply %q", words)
 	}
 }

@@ -159,6 +159,7 @@ func TestPublishedLabel(t *testing.T) {
 	x.Payload["label"] = object{"id": 401, "name": "inspect"}
 	issue, sender := at(x.Payload, "issue"), at(x.Payload, "sender")
 	e := openEndpoint(t)
+	e.gh.branches[fmt.Sprint(at(x.Payload, "repository")["default_branch"])] = head
 	e.post(t, "whole", "issues", x.Payload)
 	if s := e.one(); s.Title != issue["title"] || float64(s.IssueNumber) != issue["number"] || float64(s.RequesterID) != sender["id"] {
 		t.Errorf("session %+v", s)
@@ -166,6 +167,7 @@ func TestPublishedLabel(t *testing.T) {
 	started := 0
 	for name, v := range variants(t, x, true) {
 		e.fresh(t)
+		e.gh.branches[fmt.Sprint(at(x.Payload, "repository")["default_branch"])] = head
 		e.post(t, name, "issues", v)
 		all := e.sessions()
 		if len(all) > 1 {

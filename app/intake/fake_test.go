@@ -2,6 +2,7 @@ package intake
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
@@ -49,6 +50,7 @@ type fakeGitHub struct {
 	bypass   string
 	fail     map[string]error
 	lost     map[string]bool
+	apps     map[string]int64 // slug -> number
 
 	pulls     map[int]github.PullRequest
 	made      map[string]time.Time // commits
@@ -171,6 +173,12 @@ func (f *fakeGitHub) File(_ context.Context, _ github.Repo, path, ref string) ([
 		return []byte(body), nil
 	}
 	return nil, github.ErrNotFound
+}
+
+func (f *fakeGitHub) Files(_ context.Context, _ github.Repo, path, ref string) ([]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return nil, cmp.Or(f.call("Files", path, ref), github.ErrNotFound)
 }
 
 func (f *fakeGitHub) RootFiles(_ context.Context, _ github.Repo, ref string) ([]string, error) {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"inspect/app/approve"
+	"inspect/app/authority"
+	"inspect/app/doctor"
 	"inspect/app/github"
 	"inspect/app/policy"
 	"inspect/checks/redact"
@@ -38,7 +40,7 @@ type GitHub interface {
 	Comments(ctx context.Context, repo github.Repo, issue int) ([]github.Comment, error)
 	CreateComment(ctx context.Context, repo github.Repo, issue int, body string) (int64, error)
 	FindComment(ctx context.Context, repo github.Repo, issue int, marker string) (id int64, found bool, err error)
-	doctor.Rules
+	doctor.GitHub
 }
 
 // Sessions is what the intake asks of the scheduler.
@@ -49,6 +51,7 @@ type Sessions interface {
 	Create(ctx context.Context, tx *storage.Tx, n scheduler.NewSession) (storage.Session, error)
 	InsertReconcile(ctx context.Context, tx *storage.Tx, session string) error
 	Stop(ctx context.Context, session, who, words string) error
+	approve.Sessions
 	Supersede(ctx context.Context, session, reason, words string) error
 	Ask(ctx context.Context, tx *storage.Tx, session string, p scheduler.Prompt) (bool, error)
 	Note(ctx context.Context, session, words string) error
@@ -87,6 +90,8 @@ type Options struct {
 	Prepare int
 	// Redactor takes secrets out of what people wrote. nil: patterns only.
 	Redactor *redact.Redactor
+	// Snapshots tells a doctor which there are. nil: it says nothing of them.
+	Snapshots Snapshots
 	// Reviews keeps the check run about independent reviews. nil: there is none.
 	Reviews Reviews
 	// SessionURL is the address of a session's page.
@@ -194,6 +199,8 @@ func (in *Intake) handle(ctx context.Context, d storage.Delivery, p payload) (re
 		return in.pullRequestReviewComment(ctx, d.Guid, p)
 	case "repository":
 		return in.repositoryEvent(ctx, p)
+	case "merge_group":
+		return in.mergeGroup(ctx, p)
 	case "issues":
 		return in.issues(ctx, d.Guid, p)
 	case "issue_comment":

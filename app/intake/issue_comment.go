@@ -12,6 +12,6 @@ func (in *Intake) issueComment(ctx context.Context, guid string, p payload) (res
 		return ignore("the event does not name installation, repository, issue and comment")
 	}
 	return in.commands(ctx, guid, p, repo, said{
-		kind: inComment, id: p.Comment.ID, body: p.Comment.Body, author: p.Comment.User, app: p.Comment.App, at: p.Comment.CreatedAt, on: *p.Issue,
+		kind: inComment, id: p.Comment.ID, body: p.Comment.Body, author: p.Comment.User, app: p.Comment.app(), at: p.Comment.CreatedAt, on: *p.Issue,
 	})
 }

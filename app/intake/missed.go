@@ -39,9 +39,7 @@ func (in *Intake) Missed(ctx context.Context, m Missed) error {
 		p.Sender.Type = "Bot"
 	}
 	if m.Issue.Pull {
-		p.Issue.PullRequest = new(struct {
-			URL string `json:"url"`
-		})
+		p.Issue.PullRequest = &pullLink{}
 	}
 	for _, l := range m.Issue.Labels {
 		p.Issue.Labels = append(p.Issue.Labels, label{l.ID, l.Name})

@@ -171,6 +171,14 @@ type posted struct {
 	App         *app     `json:"performed_via_github_app"`
 }
 
+// text of something that may be missing.
+func (p *posted) text() string {
+	if p == nil {
+		return ""
+	}
+	return p.Body
+}
+
 // app through which something was written, 0 if none is named.
 func (p *posted) app() int64 {
 	if p == nil || p.App == nil {

@@ -21,6 +21,9 @@ func (in *Intake) pullRequest(ctx context.Context, guid string, p payload) (resu
 	if !ok || p.PullRequest == nil || p.PullRequest.Number <= 0 {
 		return ignore("the event does not name installation, repository and pull request")
 	}
+	if err := in.reviewed(ctx, p, repo); err != nil {
+		return result{}, err
+	}
 	number := p.PullRequest.Number
 	switch p.Action {
 	case "labeled":

@@ -13,7 +13,7 @@ func (in *Intake) pullRequestReviewComment(ctx context.Context, guid string, p p
 		return ignore("the event does not name installation, repository, pull request and comment")
 	}
 	return in.commands(ctx, guid, p, repo, said{
-		kind: inRemark, id: p.Comment.ID, body: p.Comment.Body, author: p.Comment.User, app: p.Comment.App, at: p.Comment.CreatedAt,
+		kind: inRemark, id: p.Comment.ID, body: p.Comment.Body, author: p.Comment.User, app: p.Comment.app(), at: p.Comment.CreatedAt,
 		on: p.PullRequest.issue(), head: p.PullRequest.head(),
 	})
 }

@@ -151,7 +151,8 @@ func TestOnlyNewTextOfItsAuthor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := w.fresh(t)
 			event, o := o()
-			if d := w.deliver(event, body(o)); d.Status != "ignored" || len(w.gh.calls) != 0 {
+			// A review is always looked at for who has to approve.
+			if d := w.deliver(event, body(o)); d.Status != "ignored" && event != "pull_request_review" || len(w.gh.calls) != 0 {
 				t.Errorf("delivery %s: %s, calls %q", d.Status, d.Note, w.gh.calls)
 			}
 		})

@@ -77,24 +77,6 @@ func (in *Intake) pusher(ctx context.Context, p payload, repo github.Repo) error
 	return nil
 }
 
-// pullRequestReview handles the event of that name: what a review says is read
-// from GitHub, the event only says that there is something to read.
-func (in *Intake) pullRequestReview(ctx context.Context, p payload) (result, error) {
-	repo, ok := p.known()
-	if !ok || p.PullRequest == nil || p.PullRequest.Number <= 0 {
-		return ignore("the event does not name installation, repository and pull request")
-	}
-	switch p.Action {
-	case "submitted", "dismissed", "edited":
-	default:
-		return ignore("nothing to do for the action %q", p.Action)
-	}
-	if err := in.lookAtReview(ctx, p.Installation.ID, repo, p.PullRequest.Number); err != nil {
-		return result{}, err
-	}
-	return result{done, fmt.Sprintf("a review of pull request %d was %s", p.PullRequest.Number, p.Action)}, nil
-}
-
 // mergeGroup handles the event of that name: a merge queue asks for checks.
 func (in *Intake) mergeGroup(ctx context.Context, p payload) (result, error) {
 	repo, ok := p.known()

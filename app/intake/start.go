@@ -158,6 +158,9 @@ func (in *Intake) tryStart(ctx context.Context, w *wish) error {
 	if errors.As(err, &beyond) {
 		return &answer{comment.BeyondFloor(beyond)}
 	}
+	if err := in.protected(ctx, w, bounds); err != nil {
+		return err
+	}
 	built, err := in.brief(ctx, w, env, base, baseSHA, at, result)
 	if err != nil {
 		return err

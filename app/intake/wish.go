@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"inspect/app/approve"
+	"inspect/app/authority"
 	"inspect/app/command"
 	"inspect/app/comment"
 	"inspect/app/github"

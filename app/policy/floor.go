@@ -176,6 +176,7 @@ func Effective(sp spec.Spec, b Bounds) (spec.Spec, []Value, error) {
 	number(&e, "publish.max_files", &p.MaxFiles, def.Publish.MaxFiles, func(k spec.FloorKeys) int { return k.MaxFiles }, intWords)
 	number(&e, "publish.max_bytes", &p.MaxBytes, def.Publish.MaxBytes, func(k spec.FloorKeys) int64 { return k.MaxBytes }, bytesWords)
 	e.plain("publish.prefix", p.Prefix, def.Publish.Prefix)
+	e.fourEyes()
 	e.push(p)
 
 	if len(e.beyond) > 0 {

@@ -229,6 +229,9 @@ func (p *Publisher) pushAndRead(ctx context.Context, j *job, step *Step, branch,
 // pushOnce mints a token and pushes. nil means: read the remote to know.
 func (p *Publisher) pushOnce(ctx context.Context, j *job, key, branch, head, expected string, ours bool) error {
 	s := j.session
+	if err := p.nothingWaits(ctx, s.ID); err != nil {
+		return err
+	}
 	if ours {
 		n, err := p.db.Q().BranchPushing(ctx, storage.BranchPushingParams{RepositoryID: s.RepositoryID, Name: branch, SessionID: s.ID, Sha: head})
 		if err != nil || n != 1 {

@@ -42,7 +42,7 @@ const (
 type App interface {
 	FailedDeliveries(ctx context.Context, since time.Time) ([]github.FailedDelivery, error)
 	Redeliver(ctx context.Context, id int64) error
-	Installations(ctx context.Context) ([]github.Installed, error)
+	Installations(ctx context.Context) ([]github.InstallationInfo, error)
 }
 
 // GitHub is what is asked of one installation; *github.Client has it.
@@ -181,7 +181,7 @@ func (r *Recovery) deliveries(ctx context.Context) error {
 
 // installations compares where the App is installed with what is known, and
 // returns those that can be worked with.
-func (r *Recovery) installations(ctx context.Context) ([]github.Installed, error) {
+func (r *Recovery) installations(ctx context.Context) ([]github.InstallationInfo, error) {
 	all, err := r.o.App.Installations(ctx)
 	if err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (r *Recovery) installations(ctx context.Context) ([]github.Installed, error
 	for _, id := range known {
 		gone[id] = true
 	}
-	var open []github.Installed
+	var open []github.InstallationInfo
 	for _, i := range all {
 		delete(gone, i.ID)
 		if err := q.SawInstallation(ctx, storage.SawInstallationParams{ID: i.ID, Account: i.Account}); err != nil {
@@ -223,7 +223,7 @@ func (r *Recovery) installations(ctx context.Context) ([]github.Installed, error
 }
 
 // installation looks at one of them.
-func (r *Recovery) installation(ctx context.Context, i github.Installed) error {
+func (r *Recovery) installation(ctx context.Context, i github.InstallationInfo) error {
 	client := r.o.GitHub(i.ID)
 	infos, err := client.Repositories(ctx)
 	if errors.Is(err, github.ErrSuspended) {

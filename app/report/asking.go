@@ -10,6 +10,7 @@ import (
 	"inspect/checks/redact"
 	"inspect/checks/render"
 	"inspect/scheduler"
+	"inspect/storage"
 )
 
 // Asking is the check run about what holds a result back: a completed one, for
@@ -36,6 +37,15 @@ func Asking(session, head, page string, a comment.Approval) github.CheckRun {
 			{Label: "Reject", Description: "Push nothing and end the session", Identifier: approve.Identifier(false, a.Digest)},
 		},
 	}
+}
+
+// askedOn is the commit that the run which asks is put on: what was pushed, else
+// the head of the pull request that is worked on; empty: there is none.
+func askedOn(s storage.Session) string {
+	if s.HeadSha == "" && s.PullNumber > 0 {
+		return s.BaseSha
+	}
+	return s.HeadSha
 }
 
 // askingRun creates that run, once for each question, on a head if there is one

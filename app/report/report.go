@@ -132,7 +132,7 @@ func (r *Reporter) Report(ctx context.Context, s storage.Session) error {
 			keepErr = fmt.Errorf("keep the evidence of session %s: %w", s.ID, keepErr)
 		}
 	}
-	checkErr := errors.Join(r.askingRun(ctx, st, st.session.HeadSha), r.checkRun(ctx, st))
+	checkErr := errors.Join(r.askingRun(ctx, st, askedOn(st.session)), r.checkRun(ctx, st))
 	commentErr := r.comment(ctx, st)
 	return publish.Again(errors.Join(keepErr, quiet(checkErr), quiet(commentErr)))
 }

@@ -14,6 +14,7 @@ import (
 	"inspect/envs/proc"
 	"inspect/envs/spec"
 	"inspect/fixtures/githubd"
+	"inspect/fixtures/githubd/githubdtest"
 	"inspect/fixtures/webhooks"
 	"inspect/storage"
 	"inspect/storage/storagetest"
@@ -39,10 +40,7 @@ func newWorld(t *testing.T, fourEyes bool) *world {
 	t.Helper()
 	w := &world{t: t}
 	var err error
-	w.server, err = githubd.New(githubd.Options{Dir: t.TempDir()})
-	w.ok(err)
-	w.ok(w.server.Start("127.0.0.1:0"))
-	t.Cleanup(func() { w.server.Close() })
+	w.server = githubdtest.New(t, githubd.Options{})
 	id, err := w.server.AddRepository("octocat", "hello", githubd.Seed{Files: map[string]string{"README.md": "x\n"}})
 	w.ok(err)
 	w.repo = github.Repo{ID: id, Owner: "octocat", Name: "hello"}
@@ -128,7 +126,7 @@ func (w *world) requester(login, role string) {
 
 func (w *world) review(login, state string) int64 {
 	w.t.Helper()
-	id, err := w.server.Review(repoName, w.pull, login, state)
+	id, err := w.server.SubmitReview(repoName, w.pull, login, state, "")
 	w.ok(err)
 	return id
 }
@@ -178,7 +176,7 @@ func TestIndependentReviewOfAPullRequest(t *testing.T) {
 	}
 	id := w.review("monalisa", "APPROVED")
 	w.want("success", "monalisa")
-	w.ok(w.server.DismissReview(repoName, w.pull, id))
+	w.ok(w.server.DismissReview(repoName, w.pull, id, "octocat"))
 	w.want("action_required")
 	w.review("monalisa", "APPROVED")
 	w.want("success")

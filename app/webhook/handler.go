@@ -165,7 +165,7 @@ type header struct{ guid, event string }
 
 var (
 	guidForm  = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
-	eventForm = regexp.MustCompile(`^[a-z][a-z_]{0,63}$`)
+	eventForm = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 )
 
 // head reads the headers. The signature does not cover them, so they are

@@ -22,11 +22,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"inspect/app/authority"
+	"inspect/app/diagnosis"
 	"inspect/app/github"
 	"inspect/app/intake"
+	"inspect/app/policy"
 	"inspect/app/publish"
 	"inspect/app/recovery"
 	"inspect/app/report"
+	"inspect/app/review"
 	"inspect/app/web"
 	"inspect/app/webhook"
 	"inspect/checks/redact"
@@ -287,9 +290,24 @@ func (p plane) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the scheduler: %w", err)
 	}
+	judge := authority.Judge{OwnAppID: c.AppID, AllowedApps: c.AllowedApps}
+	reviews, err := review.New(review.Options{
+		DB: db, Floor: floor.For, SessionURL: sessionURL, Log: log,
+		GitHub: func(id int64) review.GitHub { return app.Installation(id) },
+		Decide: func(ctx context.Context, installation int64, repo github.Repo, a policy.Actor, need policy.Need) (policy.ActorDecision, error) {
+			return judge.Decide(ctx, app.Installation(installation), repo, a, need)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("independent reviews: %w", err)
+	}
 	in, err = intake.New(intake.Options{
 		DB: db, Sessions: sched, AppID: c.AppID, AllowedApps: c.AllowedApps, Labels: c.Labels, Harness: c.harness(), Models: offered(models), Floor: floor.For,
-		Prepare: preparedAtInstall, SessionURL: sessionURL, Redactor: redactor, Log: log,
+		Prepare: preparedAtInstall, SessionURL: sessionURL, Redactor: redactor, Log: log, Reviews: reviews,
+		Snapshots: func(ctx context.Context, repositoryID int64) ([]diagnosis.Snapshot, error) {
+			all, err := currentSnapshots(ctx, db.Q(), time.Now())
+			return all[repositoryID], err
+		},
 		GitHub: func(id int64) intake.GitHub { return app.Installation(id) },
 	})
 	if err != nil {
@@ -298,7 +316,7 @@ func (p plane) run(ctx context.Context) error {
 	fx.publisher, err = publish.New(publish.Options{
 		DB: db, Blobs: blobs, CloneURL: app.CloneURL, Bot: app.Bot, Redactor: redactor, SessionURL: sessionURL, Log: log,
 		GitHub:     func(id int64) publish.GitHub { return app.Installation(id) },
-		Authority:  authority.Judge{OwnAppID: c.AppID, AllowedApps: c.AllowedApps},
+		Authority:  judge,
 		Quarantine: p.quarantine,
 		Fetch: func(ctx context.Context, repository int64, branch, ref, commit string) error {
 			return sched.Fetch(ctx, c.NodeName, repository, branch, ref, commit)
@@ -318,7 +336,7 @@ func (p plane) run(ctx context.Context) error {
 		return fmt.Errorf("reporting: %w", err)
 	}
 	lost, err := recovery.New(recovery.Options{
-		DB: db, App: app, Missed: in.Missed, Labels: c.Labels, Kept: keptDeliveries(app.Bases()), Log: log,
+		DB: db, App: app, Missed: in.Missed, Pull: reviews.Look, Labels: c.Labels, Kept: keptDeliveries(app.Bases()), Log: log,
 		GitHub: func(id int64) recovery.GitHub { return app.Installation(id) },
 	})
 	if err != nil {

@@ -44,6 +44,7 @@ type FloorKeys struct {
 	Push     string
 	MaxFiles int
 	MaxBytes int64
+	FourEyes bool // no repository can do without
 	// RefreshEvery is the least a repository may ask for under refresh.every.
 	RefreshEvery time.Duration
 	// KeepFailed is the most a repository may ask for under keep_failed; 0 keeps

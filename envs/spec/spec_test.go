@@ -166,7 +166,7 @@ func TestProblems(t *testing.T) {
 		{"budget too exact", "version: 1\nlimits: {budget_usd: 1.2345}\n", "line 2: limits.budget_usd: expected an amount"},
 		{"harness unknown", "version: 1\nharness: {kind: magic}\n", `line 2: harness.kind: expected opencode, claude, codex or command, but found "magic"`},
 		{"push", "version: 1\npublish: {push: anywhere}\n", `line 2: publish.push: expected stacked or head, but found "anywhere"`},
-		{"four eyes", "version: 1\npublish: {four_eyes: true}\n", `line 2: publish.four_eyes: "true" is not supported yet`},
+		{"four eyes", "version: 1\npublish: {four_eyes: 1}\n", `line 2: publish.four_eyes: expected true or false`},
 		{"pattern bomb", "version: 1\npublish: {protected: [\"" + strings.Repeat("{a,aa}", 40) + "b\"]}\n", "line 2: publish.protected[0]: expected a path pattern"},
 		{"bad pattern", "version: 1\npublish: {protected: [\"[\"]}\n", "line 2: publish.protected[0]: expected a path pattern"},
 		{"prefix", "version: 1\npublish: {prefix: ../x}\n", `line 2: publish.prefix: expected lower-case letters, digits and '-', at most 30, but found "../x"`},
