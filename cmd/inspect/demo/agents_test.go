@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -150,8 +151,23 @@ func TestServeKilledInMidAnswer(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("the model was not asked")
 	}
+	s.serve.mu.Lock()
+	killed := family(t, s.serve.cmd.Process.Pid)
+	s.serve.mu.Unlock()
 	if err := await(ctx, "nothing to kill", nil, func() (bool, error) { return s.kill("serve", id) }); err != nil {
 		t.Fatal(err)
+	}
+	// The control plane follows serve a moment later: it must not hear the rest.
+	for _, p := range killed {
+		if p.role() != "control-plane" {
+			continue
+		}
+		if err := await(ctx, "the control plane lives on", nil, func() (bool, error) {
+			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
+			return err != nil || len(line) == 0, nil // a zombie has none
+		}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	held.Release()
 	v := s.until(ctx, id, "over", over)
