@@ -2,7 +2,6 @@ package github
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -93,35 +92,4 @@ func (c *Client) LastLabelling(ctx context.Context, repo Repo, issue int, label 
 		return err
 	})
 	return last, !last.At.IsZero(), err
-}
-
-// PullFate is what became of a pull request.
-type PullFate struct {
-	Open     bool
-	Merged   bool
-	ClosedAt time.Time // zero while it is open
-	MergeSHA string    // empty if it was not merged
-	HeadSHA  string
-	HeadRef  string
-	// Gone: the pull request cannot be found any more.
-	Gone bool
-}
-
-// PullFate reads what became of a pull request.
-func (c *Client) PullFate(ctx context.Context, repo Repo, number int) (PullFate, error) {
-	var f PullFate
-	err := c.in(ctx, repo, fmt.Sprintf("read pull request %d of %s", number, repo), func(api *gh.Client, r Repo) error {
-		p, _, err := api.PullRequests.Get(ctx, r.Owner, r.Name, number)
-		f = PullFate{
-			Open: p.GetState() == "open", Merged: p.GetMerged(), ClosedAt: p.GetClosedAt().Time, HeadSHA: p.GetHead().GetSHA(), HeadRef: p.GetHead().GetRef(),
-		}
-		if f.Merged {
-			f.MergeSHA = p.GetMergeCommitSHA()
-		}
-		return err
-	})
-	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrGone) {
-		return PullFate{Gone: true}, nil
-	}
-	return f, err
 }

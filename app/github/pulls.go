@@ -3,20 +3,22 @@ package github
 import (
 	"context"
 	"fmt"
+	"time"
 
 	gh "github.com/google/go-github/v60/github"
 )
 
 // PullRequest is a pull request as it is now.
 type PullRequest struct {
-	Number  int
-	URL     string // for people
-	State   string // "open" or "closed"
-	Draft   bool
-	Merged  bool
-	HeadRef string
-	HeadSHA string
-	BaseRef string
+	Number   int
+	URL      string // for people
+	State    string // "open" or "closed"
+	Draft    bool
+	Merged   bool
+	ClosedAt time.Time // zero while it is open
+	HeadRef  string
+	HeadSHA  string
+	BaseRef  string
 
 	HeadRepoID int64 // 0: the fork was deleted
 	Locked     bool
@@ -26,7 +28,7 @@ type PullRequest struct {
 func pullRequest(p *gh.PullRequest) PullRequest {
 	return PullRequest{
 		Number: p.GetNumber(), URL: p.GetHTMLURL(), State: p.GetState(), Draft: p.GetDraft(),
-		Merged:  p.GetMerged() || p.MergedAt != nil,
+		Merged: p.GetMerged() || p.MergedAt != nil, ClosedAt: p.GetClosedAt().Time,
 		HeadRef: p.GetHead().GetRef(), HeadSHA: p.GetHead().GetSHA(), BaseRef: p.GetBase().GetRef(),
 		HeadRepoID: p.GetHead().GetRepo().GetID(), Locked: p.GetLocked(), Title: p.GetTitle(),
 	}

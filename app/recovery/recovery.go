@@ -50,7 +50,7 @@ type GitHub interface {
 	Repositories(ctx context.Context) ([]github.RepoInfo, error)
 	OpenLabelled(ctx context.Context, repo github.Repo, label string, since time.Time) ([]github.Labelled, error)
 	LastLabelling(ctx context.Context, repo github.Repo, issue int, label string) (github.Labelling, bool, error)
-	PullFate(ctx context.Context, repo github.Repo, number int) (github.PullFate, error)
+	PullRequest(ctx context.Context, repo github.Repo, number int) (github.PullRequest, error)
 }
 
 var (
@@ -362,26 +362,27 @@ func (r *Recovery) pulls(ctx context.Context, installation int64, client GitHub)
 	var all error
 	for _, row := range rows {
 		repo := github.Repo{ID: row.RepositoryID, Owner: row.Owner, Name: row.Name}
-		fate, err := client.PullFate(ctx, repo, int(row.PullRequest))
+		pull, err := client.PullRequest(ctx, repo, int(row.PullRequest))
 		var limited *github.RateLimited
 		if errors.As(err, &limited) || ctx.Err() != nil {
 			return errors.Join(all, err)
 		}
-		if err != nil {
+		gone := errors.Is(err, github.ErrNotFound) || errors.Is(err, github.ErrGone)
+		if err != nil && !gone {
 			all = errors.Join(all, err)
 			continue
 		}
 		p := storage.SetPullSeenParams{RepositoryID: row.RepositoryID, PullRequest: row.PullRequest, Now: sql.NullTime{Time: r.o.Clock.Now(), Valid: true}}
 		switch {
-		case fate.Gone:
+		case gone:
 			p.ClosedAt = p.Now
-		case !fate.Open:
-			p.ClosedAt = sql.NullTime{Time: fate.ClosedAt, Valid: true}
+		case !pull.ClosedAt.IsZero():
+			p.ClosedAt = sql.NullTime{Time: pull.ClosedAt, Valid: true}
 		}
 		if err := q.SetPullSeen(ctx, p); err != nil {
 			return fmt.Errorf("recording the fate of pull request %d: %w", row.PullRequest, err)
 		}
-		if fate.Open && r.o.Pull != nil {
+		if !p.ClosedAt.Valid && r.o.Pull != nil {
 			all = errors.Join(all, r.o.Pull(ctx, installation, repo, int(row.PullRequest)))
 		}
 	}
