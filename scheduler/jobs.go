@@ -43,9 +43,12 @@ const (
 	reconcileTimeout = 15 * time.Minute // a publish is the longest step
 	rescueAfter      = 20 * time.Minute // must be longer than any timeout
 
-	// River's default of 100 ms lets a client drop the wake-ups of its own burst
-	// of inserts; jobs then wait up to a second. Both clients need it.
-	fetchCooldown = 10 * time.Millisecond
+	// A client that inserts wakes nobody for jobs that follow one of the same queue
+	// within its cooldown, and they wait for the next poll. River's default of
+	// 100 ms loses a whole burst; its least still loses a few.
+	insertCooldown = river.FetchCooldownMin
+	fetchCooldown  = 10 * time.Millisecond
+	pollInterval   = 200 * time.Millisecond
 )
 
 // Jobs are not retried by River: the sweeper looks again at whatever is due,
@@ -62,7 +65,7 @@ func reconcileOpts() *river.InsertOpts {
 
 func newInsertClient(db *storage.DB, log *slog.Logger) (*river.Client[*sql.Tx], error) {
 	return river.NewClient(riverdatabasesql.New(db.SQL()), &river.Config{
-		FetchCooldown: fetchCooldown, FetchPollInterval: time.Second, Logger: quiet(log),
+		FetchCooldown: insertCooldown, Logger: quiet(log),
 	})
 }
 
@@ -97,7 +100,7 @@ func (s *Scheduler) newWorkClient() (*river.Client[pgx.Tx], error) {
 	river.AddWorker(w, &lookWorker{s: s})
 	return river.NewClient(riverpgxv5.New(s.db.Pool()), &river.Config{
 		FetchCooldown:               fetchCooldown,
-		FetchPollInterval:           time.Second,
+		FetchPollInterval:           pollInterval,
 		JobTimeout:                  reconcileTimeout,
 		RescueStuckJobsAfter:        rescueAfter,
 		CompletedJobRetentionPeriod: time.Hour,
