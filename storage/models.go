@@ -483,6 +483,14 @@ type SessionPerson struct {
 	At        time.Time
 }
 
+type Signin struct {
+	Cookie    []byte
+	UserID    int64
+	Login     string
+	CreatedAt time.Time
+	ExpiresAt time.Time
+}
+
 type Snapshot struct {
 	ID            string
 	EnvironmentID string

@@ -126,22 +126,24 @@ func (q *Queries) WebAttempts(ctx context.Context, sessionID string) ([]WebAttem
 
 const webEnvironments = `-- name: WebEnvironments :many
 SELECT DISTINCT ON (n.environment_id) n.environment_id, n.id, n.state, n.commit_sha, n.error, n.phases,
-  n.created_at, n.published_at, r.owner, r.name
+  n.created_at, n.published_at, e.repository_id, r.installation_id, r.owner, r.name
 FROM snapshots n JOIN environments e ON e.id = n.environment_id JOIN repositories r ON r.id = e.repository_id
 ORDER BY n.environment_id, n.created_at DESC, n.generation DESC
 `
 
 type WebEnvironmentsRow struct {
-	EnvironmentID string
-	ID            string
-	State         string
-	CommitSha     string
-	Error         string
-	Phases        pqtype.NullRawMessage
-	CreatedAt     time.Time
-	PublishedAt   sql.NullTime
-	Owner         string
-	Name          string
+	EnvironmentID  string
+	ID             string
+	State          string
+	CommitSha      string
+	Error          string
+	Phases         pqtype.NullRawMessage
+	CreatedAt      time.Time
+	PublishedAt    sql.NullTime
+	RepositoryID   int64
+	InstallationID int64
+	Owner          string
+	Name           string
 }
 
 // The newest snapshot of each environment, whatever became of it.
@@ -163,6 +165,8 @@ func (q *Queries) WebEnvironments(ctx context.Context) ([]WebEnvironmentsRow, er
 			&i.Phases,
 			&i.CreatedAt,
 			&i.PublishedAt,
+			&i.RepositoryID,
+			&i.InstallationID,
 			&i.Owner,
 			&i.Name,
 		); err != nil {
@@ -375,7 +379,7 @@ func (q *Queries) WebSession(ctx context.Context, id string) (Session, error) {
 const webSessions = `-- name: WebSessions :many
 
 SELECT s.id, s.state, s.reason, s.title, s.issue_number, s.requester_login, s.queue_reason, s.queue_at, s.queue_position, s.priority,
-  s.pull_request, s.created_at, s.finished_at, r.owner, r.name
+  s.pull_request, s.created_at, s.finished_at, s.repository_id, r.installation_id, r.owner, r.name
 FROM sessions s JOIN repositories r ON r.id = s.repository_id
 WHERE (s.created_at, s.id) < ($1::timestamptz, $2::text)
 ORDER BY s.created_at DESC, s.id DESC
@@ -402,6 +406,8 @@ type WebSessionsRow struct {
 	PullRequest    int32
 	CreatedAt      time.Time
 	FinishedAt     sql.NullTime
+	RepositoryID   int64
+	InstallationID int64
 	Owner          string
 	Name           string
 }
@@ -431,6 +437,8 @@ func (q *Queries) WebSessions(ctx context.Context, arg WebSessionsParams) ([]Web
 			&i.PullRequest,
 			&i.CreatedAt,
 			&i.FinishedAt,
+			&i.RepositoryID,
+			&i.InstallationID,
 			&i.Owner,
 			&i.Name,
 		); err != nil {

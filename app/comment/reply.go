@@ -197,3 +197,16 @@ func Over(session, url, state string) string {
 func NotStarted(why string) string {
 	return "No session was started: " + sentence(redact.Cut(why, 1000))
 }
+
+// NotTheLast says that a page's session has a newer one beside it.
+func NotTheLast(session, url string) string {
+	return "Nothing was done: a newer session works on the same, " + link(ident(session), url) + "."
+}
+
+// NothingAsked says that a request has no words.
+func NothingAsked() string { return "Nothing was done: say what is to be done." }
+
+// TooLong says that a request is longer than so many bytes.
+func TooLong(most int) string {
+	return fmt.Sprintf("Nothing was done: a request has at most %d bytes.", most)
+}

@@ -182,6 +182,8 @@ type Made struct {
 	Self
 	Key           string // private, PEM
 	WebhookSecret string
+	ClientID      string // with the secret, for signing people in
+	ClientSecret  string
 }
 
 // Convert redeems the code that GitHub's manifest flow ended with. A code is
@@ -201,6 +203,8 @@ func Convert(ctx context.Context, o Options, code string) (Made, error) {
 		apiApp
 		PEM           string `json:"pem"`
 		WebhookSecret string `json:"webhook_secret"`
+		ClientID      string `json:"client_id"`
+		ClientSecret  string `json:"client_secret"`
 	}
 	err = nobody.call(ctx, 0, "get the new App's key from GitHub", func(api *gh.Client) error {
 		req, err := api.NewRequest(http.MethodPost, "app-manifests/"+url.PathEscape(code)+"/conversions", nil)
@@ -213,6 +217,6 @@ func Convert(ctx context.Context, o Options, code string) (Made, error) {
 	if err != nil {
 		return Made{}, errors.New(a.redactor.String(err.Error()))
 	}
-	a.redactor.Add(got.PEM, got.WebhookSecret)
-	return Made{Self: got.self(), Key: got.PEM, WebhookSecret: got.WebhookSecret}, nil
+	a.redactor.Add(got.PEM, got.WebhookSecret, got.ClientSecret)
+	return Made{Self: got.self(), Key: got.PEM, WebhookSecret: got.WebhookSecret, ClientID: got.ClientID, ClientSecret: got.ClientSecret}, nil
 }

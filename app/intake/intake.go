@@ -50,6 +50,7 @@ type Sessions interface {
 	Pushed(ctx context.Context, tx *storage.Tx, repositoryID int64) error
 	Create(ctx context.Context, tx *storage.Tx, n scheduler.NewSession) (storage.Session, error)
 	InsertReconcile(ctx context.Context, tx *storage.Tx, session string) error
+	InsertDelivery(ctx context.Context, tx *storage.Tx, guid string) error
 	Stop(ctx context.Context, session, who, words string) error
 	approve.Sessions
 	Supersede(ctx context.Context, session, reason, words string) error
@@ -207,6 +208,8 @@ func (in *Intake) handle(ctx context.Context, d storage.Delivery, p payload) (re
 		return in.issueComment(ctx, d.Guid, p)
 	case "check_suite":
 		return in.checkSuite(ctx, d.Guid, d.ReceivedAt, p)
+	case pageEvent:
+		return in.page(ctx, d.Guid, d.ReceivedAt, p)
 	case "check_run":
 		return in.checkRun(ctx, d.Guid, d.ReceivedAt, p)
 	}

@@ -29,6 +29,7 @@ type payload struct {
 		Identifier string `json:"identifier"`
 	} `json:"requested_action"`
 	MergeGroup *mergeGroup `json:"merge_group"`
+	Pressed    *Pressed    `json:"pressed"` // of pageEvent
 	Changes    *changes    `json:"changes"`
 	Before     string      `json:"before"`  // of a push, or of a pull request's head
 	After      string      `json:"after"`   // the same
@@ -233,6 +234,9 @@ func (p *payload) redact(r *redact.Redactor) {
 	}
 	if p.Comment != nil {
 		p.Comment.Body = r.String(p.Comment.Body)
+	}
+	if p.Pressed != nil {
+		p.Pressed.Text = r.String(p.Pressed.Text)
 	}
 	if p.Review != nil {
 		p.Review.Body = r.String(p.Review.Body)

@@ -251,7 +251,7 @@ func (in *Intake) prompt(w *wish) scheduler.Prompt {
 // goOn has the last session go on from its last state with one more thing to
 // do. false: it cannot, and the wish gets a session of its own.
 func (in *Intake) goOn(ctx context.Context, w *wish, last storage.Session, t *target) (bool, error) {
-	if w.kind != kindCommand || last.ID == "" || !scheduler.Allowed(last.State, scheduler.Queued, scheduler.Rewound) || !onlyWords(w.command.Flags) {
+	if w.kind == kindLabel || last.ID == "" || !scheduler.Allowed(last.State, scheduler.Queued, scheduler.Rewound) || !onlyWords(w.command.Flags) {
 		return false, nil
 	}
 	if (last.PullNumber > 0) != (t != nil) || t != nil && (int(last.PullNumber) != t.Number || last.BaseSha != t.HeadSHA) {

@@ -23,6 +23,7 @@ const (
 	kindCommand = "command"
 	kindButton  = "button"
 	kindRerun   = "rerun"
+	kindPage    = "page"
 )
 
 // Outcomes of intents.
@@ -56,6 +57,7 @@ type wish struct {
 	priority        int    // of the session
 	button          *approve.Button
 	rerun           *rerun
+	session         string // whose page it comes from
 }
 
 // labels are those of the issue, with the one that was just put on it.
@@ -107,6 +109,8 @@ func (in *Intake) work(ctx context.Context, w *wish) error {
 		return in.press(ctx, w)
 	case w.kind == kindRerun:
 		return in.runAgain(ctx, w)
+	case w.kind == kindPage:
+		return in.pressPage(ctx, w)
 	case w.kind == kindCommand && w.command.Name != command.Request:
 		return in.obey(ctx, w)
 	}
@@ -213,6 +217,8 @@ func (in *Intake) react(ctx context.Context, w *wish) error {
 		ctx = github.OnPull(ctx)
 	}
 	switch {
+	case w.kind == kindPage:
+		return nil // the page shows it
 	case w.kind != kindCommand:
 		err = in.gh(w).ReactIssue(ctx, w.repo, w.issue.Number, "eyes")
 	case w.place == inComment:

@@ -25,6 +25,7 @@ type Manifest struct {
 	Public      bool              `yaml:"public" json:"public"`
 	Hook        Hook              `yaml:"hook_attributes" json:"hook_attributes"`
 	RedirectURL string            `yaml:"-" json:"redirect_url,omitempty"`
+	Callbacks   []string          `yaml:"-" json:"callback_urls,omitempty"` // where people who sign in come back to
 	Permissions map[string]string `yaml:"default_permissions" json:"default_permissions"`
 	Events      []string          `yaml:"default_events" json:"default_events"`
 }
@@ -59,7 +60,11 @@ func Parse(body []byte) (Manifest, error) {
 
 // Form is the value of the field "manifest" that GitHub is sent.
 func (m Manifest) Form() (string, error) {
-	for what, address := range map[string]string{"home page": m.URL, "webhook address": m.Hook.URL} {
+	addresses := map[string]string{"home page": m.URL, "webhook address": m.Hook.URL}
+	for _, c := range m.Callbacks {
+		addresses["callback address"] = c
+	}
+	for what, address := range addresses {
 		u, err := url.Parse(address)
 		if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" || u.Scheme != "https" && u.Scheme != "http" {
 			return "", fmt.Errorf("the App's %s %q is not an address like https://inspect.example.com", what, address)

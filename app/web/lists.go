@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"inspect/app/github"
 	"inspect/checks/render"
 	"inspect/scheduler"
 	"inspect/storage"
@@ -34,6 +35,9 @@ func (p *pages) environmentsJSON(w http.ResponseWriter, r *http.Request) {
 	}
 	out := []EnvironmentJSON{}
 	for _, row := range rows {
+		if !p.mayRead(r.Context(), repositoryRef{row.InstallationID, github.Repo{ID: row.RepositoryID, Owner: row.Owner, Name: row.Name}}) {
+			continue
+		}
 		e := EnvironmentJSON{
 			Environment: row.EnvironmentID, Repository: row.Owner + "/" + row.Name, Snapshot: row.ID,
 			State: row.State, Commit: row.CommitSha, Error: row.Error, Created: row.CreatedAt,
@@ -107,6 +111,9 @@ func (p *pages) sessionsJSON(w http.ResponseWriter, r *http.Request) {
 	}
 	out := []ListedJSON{}
 	for _, row := range rows {
+		if !p.mayRead(r.Context(), repositoryRef{row.InstallationID, github.Repo{ID: row.RepositoryID, Owner: row.Owner, Name: row.Name}}) {
+			continue
+		}
 		out = append(out, ListedJSON{
 			Session: row.ID, State: string(row.State), Reason: row.Reason, QueueReason: row.QueueReason, Priority: int(row.Priority),
 			QueueJSON:  queueJSON(row.State, row.QueueAt, row.QueuePosition, int(waiting)),

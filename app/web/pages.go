@@ -10,9 +10,14 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
+	"inspect/app/authority"
+	"inspect/app/github"
+	"inspect/app/intake"
+	"inspect/app/policy"
 	"inspect/checks/redact"
 	"inspect/envs/proc"
 	"inspect/storage"
@@ -33,6 +38,15 @@ type PagesOptions struct {
 	// AllowedHosts are the names the listener is reached by, besides those of
 	// this machine's loopback: "inspect.example" or "inspect.example:8443".
 	AllowedHosts []string
+	// Public is the address people reach the pages by: "https://inspect.example".
+	Public string
+	// SignIn lets people in who can read a repository, to act on its sessions if
+	// they can write. nil: only the token opens the pages, and nobody acts.
+	SignIn SignIn
+	// Ask says what an account may do in a repository now, Press takes what a
+	// person asks for. Both are needed with SignIn.
+	Ask   func(ctx context.Context, installation int64, repo github.Repo, a policy.Actor) (authority.Known, error)
+	Press func(ctx context.Context, p intake.Pressed) error
 	// GitHub is where issues are shown: "https://github.com". Empty: no links to it.
 	GitHub string
 	// Redactor takes secrets out of every page; nil: patterns only.
@@ -45,6 +59,9 @@ type pages struct {
 	db     *storage.DB
 	blobs  *storage.Blobs
 	gate   *gate
+	desk   *desk // nil: nobody signs in
+	press  func(context.Context, intake.Pressed) error
+	cross  *http.CrossOriginProtection
 	place  string
 	github string
 	redact *redact.Redactor
@@ -61,7 +78,7 @@ func NewPages(o PagesOptions) (http.Handler, error) {
 	}
 	p := &pages{
 		db: o.DB, blobs: o.Blobs, gate: newGate(o.Token, o.AllowedHosts), place: o.TokenPlace,
-		github: o.GitHub, redact: o.Redactor, clock: o.Clock, log: o.Log,
+		github: o.GitHub, redact: o.Redactor, clock: o.Clock, log: o.Log, press: o.Press, cross: http.NewCrossOriginProtection(),
 	}
 	if p.clock == nil {
 		p.clock = proc.System()
@@ -72,6 +89,10 @@ func NewPages(o PagesOptions) (http.Handler, error) {
 	if p.place == "" {
 		p.place = "in what inspect serve printed when it started"
 	}
+	if o.SignIn != nil && (o.Ask == nil || o.Press == nil) {
+		return nil, errors.New("signing in needs somebody to ask what a person may do, and somebody to do it")
+	}
+	p.desk = newDesk(p, o)
 	var err error
 	if p.tmpl, err = template.New("").Funcs(functions).ParseFS(templates, "templates/*.html"); err != nil {
 		return nil, err
@@ -85,6 +106,10 @@ func NewPages(o PagesOptions) (http.Handler, error) {
 	mux.HandleFunc("GET /sessions.json", p.sessionsJSON)
 	mux.HandleFunc("GET /environments.json", p.environmentsJSON)
 	mux.HandleFunc("GET /sessions/{id}/files/{sha256}", p.file)
+	if p.desk != nil {
+		mux.HandleFunc("POST /sessions/{id}/act", p.act)
+		mux.HandleFunc("POST "+signOutPath, p.desk.out)
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, http.StatusNotFound, "Nothing here", "There is no such page.")
 	})
@@ -99,7 +124,7 @@ func (p *pages) guard(next http.Handler) http.Handler {
 		switch {
 		case !p.gate.hostAllowed(r):
 			http.Error(w, "This server does not answer to that name. Whoever runs it can allow the name.", http.StatusMisdirectedRequest)
-		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		case r.Method != http.MethodGet && r.Method != http.MethodHead && (p.desk == nil || r.Method != http.MethodPost):
 			w.Header().Set("Allow", "GET, HEAD")
 			http.Error(w, "These pages are only read.", http.StatusMethodNotAllowed)
 		case r.URL.Path == "/healthz":
@@ -108,17 +133,44 @@ func (p *pages) guard(next http.Handler) http.Handler {
 			w.Header().Set("Content-Type", "text/css; charset=utf-8")
 			_, _ = w.Write(p.style)
 		case r.URL.Query().Has("token") && p.gate.enter(w, r, r.URL.Query().Get("token")):
-		case p.gate.knows(r):
-			next.ServeHTTP(w, r)
+		case p.desk != nil && r.Method == http.MethodGet && r.URL.Path == signInPath:
+			p.desk.begin(w, r)
+		case p.desk != nil && r.Method == http.MethodGet && r.URL.Path == backPath:
+			p.desk.back(w, r)
 		default:
-			p.locked(w, r)
+			p.serveKnown(w, r, next)
 		}
 	})
+}
+
+// serveKnown answers those who hold the token or are signed in.
+func (p *pages) serveKnown(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	v, err := p.desk.who(r)
+	if err != nil {
+		p.broken(w, r, err)
+		return
+	}
+	v.operator = p.gate.knows(r)
+	if !v.operator && v.person.ID == 0 {
+		p.locked(w, r)
+		return
+	}
+	if r.Method == http.MethodPost {
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		if p.cross.Check(r) != nil || r.ParseForm() != nil || !v.sent(r.PostForm.Get("form")) {
+			p.fail(w, http.StatusForbidden, "Not from here", "This form does not come from a page that this server showed you, or you signed in again since. Go back, reload the page and try again.")
+			return
+		}
+	}
+	next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), viewerKey{}, v)))
 }
 
 // locked is the page for those without the token.
 func (p *pages) locked(w http.ResponseWriter, r *http.Request) {
 	v := map[string]any{"Place": p.place, "Wrong": r.URL.Query().Has("token")}
+	if p.desk != nil {
+		v["SignIn"] = signInPath + "?" + url.Values{"to": {r.URL.RequestURI()}}.Encode()
+	}
 	// A link on GitHub comes without our strict cookie. Loading the page once
 	// more from here brings it, if there is one.
 	if r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") == "navigate" {
@@ -177,13 +229,16 @@ func (p *pages) list(w http.ResponseWriter, r *http.Request) {
 		p.broken(w, r, err)
 		return
 	}
-	v := listView{Now: p.clock.Now()}
+	v := listView{Frame: p.frame(r), Now: p.clock.Now()}
 	if len(rows) > listLength {
 		rows = rows[:listLength]
 		last := rows[listLength-1]
 		v.Older = fmt.Sprintf("/?before=%d&id=%s", last.CreatedAt.UnixMicro(), last.ID)
 	}
 	for _, row := range rows {
+		if !p.mayRead(r.Context(), repositoryRef{row.InstallationID, github.Repo{ID: row.RepositoryID, Owner: row.Owner, Name: row.Name}}) {
+			continue
+		}
 		v.Sessions = append(v.Sessions, listRow{
 			ID: row.ID, Title: row.Title, Repository: row.Owner + "/" + row.Name, Issue: int(row.IssueNumber),
 			Requester: row.RequesterLogin, State: stateView(row.State), Reason: row.Reason,
@@ -201,6 +256,9 @@ func (p *pages) file(w http.ResponseWriter, r *http.Request) {
 	id, sum := r.PathValue("id"), r.PathValue("sha256")
 	if !sessionID.MatchString(id) || !digest.MatchString(sum) {
 		p.fail(w, http.StatusNotFound, "No such file", "The address is not one of ours.")
+		return
+	}
+	if _, ok := p.visible(w, r, id); !ok {
 		return
 	}
 	size, err := p.db.Q().WebArtifact(r.Context(), storage.WebArtifactParams{SessionID: id, Sha256: sum})

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -166,6 +167,9 @@ type FileJSON struct {
 func (p *pages) session(w http.ResponseWriter, r *http.Request) {
 	id, asJSON := strings.CutSuffix(r.PathValue("id"), ".json")
 	f, err := p.gather(r.Context(), id)
+	if err == nil && !p.mayRead(r.Context(), refOf(f.repository)) {
+		err = sql.ErrNoRows
+	}
 	if err != nil {
 		missing := storage.IsMissing(err)
 		switch {
@@ -197,6 +201,12 @@ func (p *pages) session(w http.ResponseWriter, r *http.Request) {
 	v := p.sessionView(f, events)
 	v.Refresh = v.Live && !r.URL.Query().Has("before") && !r.URL.Query().Has("still")
 	v.Still = r.URL.Query().Has("still")
+	v.Frame = p.frame(r)
+	if v.Acts, err = p.acts(r, f); err != nil {
+		p.broken(w, r, err)
+		return
+	}
+	v.Refresh = v.Refresh || v.Acts != nil && v.Acts.Waits
 	p.render(w, http.StatusOK, "session.html", v)
 }
 

@@ -3,12 +3,14 @@ package web
 import (
 	"fmt"
 	"html/template"
+	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
 	"time"
 
 	"inspect/app/comment"
+	"inspect/app/github"
 	"inspect/checks/evidence"
 	"inspect/checks/render"
 	"inspect/envs/wire"
@@ -19,7 +21,28 @@ import (
 // The types below are what the templates see. Every string in them may come
 // from a stranger; html/template escapes them all.
 
+// frame is what every page shows of who looks at it.
+type frame struct {
+	Person, Form string // signed in
+	SignIn       string // address of the sign-in
+}
+
+func (p *pages) frame(r *http.Request) *frame {
+	if p.desk == nil {
+		return nil
+	}
+	if v := viewerOf(r.Context()); v.person.ID != 0 {
+		return &frame{Person: v.person.Login, Form: v.form()}
+	}
+	return &frame{SignIn: signInPath + "?" + url.Values{"to": {r.URL.RequestURI()}}.Encode()}
+}
+
+func refOf(r storage.Repository) repositoryRef {
+	return repositoryRef{r.InstallationID, github.Repo{ID: r.ID, Owner: r.Owner, Name: r.Name}}
+}
+
 type listView struct {
+	Frame    *frame
 	Sessions []listRow
 	Older    string
 	Live     bool
@@ -56,6 +79,9 @@ func stateView(s storage.SessionState) state {
 }
 
 type sessionView struct {
+	Frame *frame
+	Acts  *actsView // nil: nobody is signed in
+
 	ID, Title, Repository, Requester string
 	Issue                            int
 	IssueURL                         string

@@ -9,6 +9,7 @@ import (
 
 	"inspect"
 	"inspect/app/manifest"
+	"inspect/app/web"
 	"inspect/checks/redact"
 	"inspect/cmd/inspect/newapp"
 )
@@ -21,14 +22,14 @@ func appCommand() *cobra.Command {
 
 func appCreateCommand() *cobra.Command {
 	o := newapp.Options{}
-	var dir, hook, home, name string
+	var dir, hook, home, name, public string
 	var overwrite bool
 	cmd := &cobra.Command{
 		Use:   "create --webhook-url https://HOST/webhooks/github [--org ORG]",
-		Short: "Make the GitHub App and keep its id, key and webhook secret",
+		Short: "Make the GitHub App and keep its id, key and secrets",
 		Long: `Serve a page on this machine that has GitHub make the App of app.yml, for an organization or for
 your own account, and keep what GitHub tells once: id and files in app.env, private key in app.pem,
-webhook secret in webhook.secret, each with mode 0600. ` + "`inspect serve`" + ` and ` + "`inspect doctor`" + ` read what
+webhook secret in webhook.secret, client secret in client.secret, each with mode 0600. ` + "`inspect serve`" + ` and ` + "`inspect doctor`" + ` read what
 app.env says from the environment; the systemd unit does so by itself if --dir is /etc/inspect.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,6 +44,9 @@ app.env says from the environment; the systemd unit does so by itself if --dir i
 				home = hook
 			}
 			o.Manifest.Hook.URL, o.Manifest.URL = hook, home
+			if public != "" {
+				o.Manifest.Callbacks = []string{strings.TrimRight(public, "/") + web.BackPath}
+			}
 			if name != "" {
 				o.Manifest.Name = name
 			}
@@ -61,8 +65,8 @@ app.env says from the environment; the systemd unit does so by itself if --dir i
 			o.Out = cmd.OutOrStdout()
 			made, err := newapp.Run(cmd.Context(), o)
 			if made.ID != 0 {
-				fmt.Fprintf(o.Out, "\nThe App %s (%d) of %s is made. Kept, for this account's eyes only:\n  %s\n  %s\n  %s\nNext: install it on your repositories (%s/installations/new), then\n  set -a; . %s; set +a\n  inspect doctor\n  inspect serve …\n",
-					redact.Visible(made.Name), made.ID, redact.Visible(made.Owner), o.Store.Path(newapp.KeyFile), o.Store.Path(newapp.SecretFile), o.Store.Path(newapp.EnvFile),
+				fmt.Fprintf(o.Out, "\nThe App %s (%d) of %s is made. Kept, for this account's eyes only:\n  %s\n  %s\n  %s\n  %s\nNext: install it on your repositories (%s/installations/new), then\n  set -a; . %s; set +a\n  inspect doctor\n  inspect serve …\n",
+					redact.Visible(made.Name), made.ID, redact.Visible(made.Owner), o.Store.Path(newapp.KeyFile), o.Store.Path(newapp.SecretFile), o.Store.Path(newapp.ClientFile), o.Store.Path(newapp.EnvFile),
 					redact.Visible(made.URL), o.Store.Path(newapp.EnvFile))
 			}
 			return err
@@ -71,6 +75,7 @@ app.env says from the environment; the systemd unit does so by itself if --dir i
 	f := cmd.Flags()
 	f.StringVar(&o.Org, "org", "", "organization that is to own the App (default: your own account)")
 	f.StringVar(&hook, "webhook-url", "", "address GitHub sends webhooks to, https://HOST/webhooks/github")
+	f.StringVar(&public, "public-url", "", "address of people's pages, as of inspect serve: who signs in there comes back to it (default: nobody can sign in until you add a callback URL, PUBLIC-URL"+web.BackPath+", to the App)")
 	f.StringVar(&home, "home", "", "the App's home page (default: as --webhook-url)")
 	f.StringVar(&name, "name", "", "name to propose; no two Apps on GitHub have the same (default: Inspect)")
 	f.StringVar(&dir, "dir", ".", "directory to keep the App in")

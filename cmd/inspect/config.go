@@ -29,6 +29,7 @@ type serveConfig struct {
 	SecretFile                                        string
 	OldSecretFile                                     string
 	SecretsKeyFile                                    string
+	ClientID, ClientSecretFile                        string
 	API, Git                                          string
 	WriteSpacing                                      time.Duration
 	Hooks                                             string
@@ -74,6 +75,8 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.KeyFile, "github-key-file", "", "file with the App's private key (PEM)")
 	f.StringVar(&c.SecretFile, "webhook-secret-file", "", "file with the webhook secret")
 	f.StringVar(&c.OldSecretFile, "webhook-secret-previous-file", "", "file with the secret before a rotation, still accepted")
+	f.StringVar(&c.ClientID, "github-client-id", "", "client id of the App; with a client secret, people sign in to the pages with GitHub and act there")
+	f.StringVar(&c.ClientSecretFile, "github-client-secret-file", "", "file with a client secret of the App")
 	f.StringVar(&c.SecretsKeyFile, "secrets-key-file", "", secretsKeyHelp)
 	f.StringVar(&c.API, "github-api", "https://api.github.com", "base address of the REST API (GHES: https://HOST/api/v3)")
 	f.StringVar(&c.Git, "github-git", "https://github.com", "base address of repositories")
@@ -181,6 +184,8 @@ func (c *serveConfig) check() error {
 		return usagef("--github-key-file is missing: generate a private key on the App's settings page")
 	case c.SecretFile == "":
 		return usagef("--webhook-secret-file is missing: without a webhook secret anyone could start sessions, so Inspect does not start")
+	case (c.ClientID == "") != (c.ClientSecretFile == ""):
+		return usagef("--github-client-id and --github-client-secret-file are only of use together")
 	case c.Limits != "enforce" && c.Limits != "best-effort":
 		return usagef("--limits: expected enforce or best-effort, but found %q", c.Limits)
 	case c.LogFormat != "text" && c.LogFormat != "json":

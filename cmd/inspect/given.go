@@ -16,6 +16,7 @@ import (
 type given struct {
 	Key         string        `json:"key"`      // the App's private key
 	Webhooks    []string      `json:"webhooks"` // secrets, the present one first
+	Client      string        `json:"client"`   // the App's client secret; empty: nobody signs in
 	GrantSeed   []byte        `json:"grant_seed"`
 	NodeToken   string        `json:"node_token"`
 	PeopleToken string        `json:"people_token"`
@@ -40,6 +41,11 @@ func gather(c serveConfig, dirs directories) (given, error) {
 			return g, usageError{err}
 		}
 		g.Webhooks = append(g.Webhooks, s)
+	}
+	if c.ClientSecretFile != "" {
+		if g.Client, err = readSecret(c.ClientSecretFile, "the App's client secret"); err != nil {
+			return g, usageError{err}
+		}
 	}
 	signing, err := grantKey(dirs.private)
 	if err != nil {

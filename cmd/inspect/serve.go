@@ -346,10 +346,21 @@ func (p plane) run(ctx context.Context) error {
 	if err != nil {
 		return usageError{err}
 	}
-	pages, err := web.NewPages(web.PagesOptions{
+	pageOptions := web.PagesOptions{
+		Public: public, Press: in.Press,
+		Ask: func(ctx context.Context, installation int64, repo github.Repo, a policy.Actor) (authority.Known, error) {
+			return judge.Ask(ctx, app.Installation(installation), repo, a)
+		},
 		DB: db, Blobs: blobs, Token: p.given.PeopleToken, TokenPlace: "in " + filepath.Join(dirs.private, "people.token"),
 		AllowedHosts: hostsOf(public), GitHub: app.Bases().Git, Redactor: redactor, Log: log,
-	})
+	}
+	if p.given.Client != "" {
+		o := github.Options{APIBase: c.API, GitBase: c.Git, Log: log, Redactor: redactor}
+		if pageOptions.SignIn, err = github.NewSignIn(o, c.ClientID, p.given.Client, public+web.BackPath); err != nil {
+			return err
+		}
+	}
+	pages, err := web.NewPages(pageOptions)
 	if err != nil {
 		return fmt.Errorf("people's pages: %w", err)
 	}

@@ -3,7 +3,7 @@
 -- name: WebSessions :many
 -- The list of sessions, newest first, before a moment and id (or from the newest).
 SELECT s.id, s.state, s.reason, s.title, s.issue_number, s.requester_login, s.queue_reason, s.queue_at, s.queue_position, s.priority,
-  s.pull_request, s.created_at, s.finished_at, r.owner, r.name
+  s.pull_request, s.created_at, s.finished_at, s.repository_id, r.installation_id, r.owner, r.name
 FROM sessions s JOIN repositories r ON r.id = s.repository_id
 WHERE (s.created_at, s.id) < (sqlc.arg(before)::timestamptz, sqlc.arg(before_id)::text)
 ORDER BY s.created_at DESC, s.id DESC
@@ -45,7 +45,7 @@ SELECT f.bytes FROM (
 -- name: WebEnvironments :many
 -- The newest snapshot of each environment, whatever became of it.
 SELECT DISTINCT ON (n.environment_id) n.environment_id, n.id, n.state, n.commit_sha, n.error, n.phases,
-  n.created_at, n.published_at, r.owner, r.name
+  n.created_at, n.published_at, e.repository_id, r.installation_id, r.owner, r.name
 FROM snapshots n JOIN environments e ON e.id = n.environment_id JOIN repositories r ON r.id = e.repository_id
 ORDER BY n.environment_id, n.created_at DESC, n.generation DESC;
 

@@ -214,6 +214,8 @@ func (f *flow) keep(ctx context.Context, code string) (github.Self, error) {
 		return github.Self{}, fmt.Errorf("GitHub's answer holds no id or no private key. %s", undo)
 	case got.WebhookSecret == "" || strings.ContainsAny(got.WebhookSecret, "\r\n"):
 		return github.Self{}, fmt.Errorf("GitHub's answer holds no webhook secret. %s", undo)
+	case !isWord(got.ClientID) || !isWord(got.ClientSecret):
+		return github.Self{}, fmt.Errorf("GitHub's answer holds no client id or no client secret. %s", undo)
 	case f.o.Org != "" && !strings.EqualFold(got.Owner, f.o.Org):
 		return github.Self{}, fmt.Errorf("the App belongs to %s, not to %s. %s", got.Owner, f.o.Org, undo)
 	case len(d.Wider) > 0:
@@ -226,6 +228,13 @@ func (f *flow) keep(ctx context.Context, code string) (github.Self, error) {
 		return got.Self, fmt.Errorf("%w: %s. It is kept; change it under \"Permissions & events\" of %s, and see what `inspect doctor` says", ErrDifferent, d.Words(), f.page(got.Self))
 	}
 	return got.Self, nil
+}
+
+// isWord says whether a text is one word of letters, digits, ".", "_" and "-".
+func isWord(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("._-", r))
+	})
 }
 
 // isKey says whether a text is an RSA private key in PEM form.

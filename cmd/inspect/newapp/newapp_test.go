@@ -72,7 +72,7 @@ func start(t *testing.T, change func(*run)) *run {
 	m.Hook.URL, m.URL = "https://inspect.example.com/webhooks/github?<script>\"'", "https://inspect.example.com"
 	r.app = map[string]any{
 		"id": 12, "slug": "inspect", "name": "Inspect", "html_url": hub.URL + "/apps/inspect", "owner": map[string]any{"login": "Octocat"},
-		"permissions": maps.Clone(m.Permissions), "events": m.Events, "pem": rsaKey(), "webhook_secret": "hook-secret", "client_secret": "oauth-secret",
+		"permissions": maps.Clone(m.Permissions), "events": m.Events, "pem": rsaKey(), "webhook_secret": "hook-secret", "client_id": "Iv23.abc", "client_secret": "oauth-secret",
 	}
 	r.o = Options{Manifest: m, Org: "octocat", API: hub.URL + "/api/v3", Listen: "127.0.0.1:0", Timeout: time.Minute, Out: r.said}
 	dir := t.TempDir()
@@ -146,12 +146,12 @@ func TestAnAppIsMadeAndKept(t *testing.T) {
 		t.Fatalf("%d, %+v: %s", status, end, answer)
 	}
 	for name, want := range map[string]string{
-		KeyFile: rsaKey(), SecretFile: "hook-secret\n",
+		KeyFile: rsaKey(), SecretFile: "hook-secret\n", ClientFile: "oauth-secret\n",
 		EnvFile: "INSPECT_GITHUB_APP_ID=12\nINSPECT_GITHUB_KEY_FILE=" + r.o.Store.Path(KeyFile) + "\n",
 	} {
 		body, err := os.ReadFile(r.o.Store.Path(name))
 		info, _ := os.Stat(r.o.Store.Path(name))
-		if err != nil || !strings.Contains(string(body), want) || info.Mode().Perm() != 0o600 || strings.Contains(string(body), "oauth-secret") {
+		if err != nil || !strings.Contains(string(body), want) || info.Mode().Perm() != 0o600 || name != ClientFile && strings.Contains(string(body), "oauth-secret") {
 			t.Errorf("%s: %v, %v", name, info, err)
 		}
 	}
@@ -197,6 +197,8 @@ func TestWhatGitHubMadeIsChecked(t *testing.T) {
 		"no key":             {with("pem", ""), false, false},
 		"no RSA key":         {with("pem", "-----BEGIN RSA PRIVATE KEY-----\nAAAA\n-----END RSA PRIVATE KEY-----\n"), false, false},
 		"no secret":          {with("webhook_secret", nil), false, false},
+		"no client":          {with("client_id", "a b"), false, false},
+		"no client secret":   {with("client_secret", ""), false, false},
 		"two lines":          {with("webhook_secret", "a\nINSPECT_X=y"), false, false},
 		"no id":              {with("id", 0), false, false},
 		"more than asked":    {func(r *run) { r.app["permissions"].(map[string]string)["administration"] = "write" }, true, false},
@@ -219,7 +221,7 @@ func TestWhatGitHubMadeIsChecked(t *testing.T) {
 }
 
 func TestFilesThatAreThereStay(t *testing.T) {
-	for _, name := range []string{KeyFile, SecretFile, EnvFile} {
+	for _, name := range []string{KeyFile, SecretFile, ClientFile, EnvFile} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("mine"), 0o644); err != nil {
 			t.Fatal(err)

@@ -16,10 +16,11 @@ import (
 const (
 	KeyFile    = "app.pem"
 	SecretFile = "webhook.secret"
+	ClientFile = "client.secret"
 	EnvFile    = "app.env"
 )
 
-// Store keeps an App's id, key and webhook secret in files of mode 0600.
+// Store keeps an App's id, key and secrets in files of mode 0600.
 type Store struct {
 	dir       string
 	overwrite bool
@@ -39,7 +40,7 @@ func OpenStore(dir string, overwrite bool) (*Store, error) {
 		return nil, fmt.Errorf("the directory %q must have no spaces, quotes, $, %% and # in its name", dir)
 	}
 	s := &Store{dir, overwrite}
-	for _, name := range []string{KeyFile, SecretFile, EnvFile} {
+	for _, name := range []string{KeyFile, SecretFile, ClientFile, EnvFile} {
 		path := filepath.Join(dir, name)
 		if _, err := os.Lstat(path); err == nil && !overwrite {
 			return nil, fmt.Errorf("%s: %w, maybe of an App that is in use. Choose another --dir, or say --overwrite", path, ErrThere)
@@ -59,10 +60,10 @@ func (s *Store) Path(name string) string { return filepath.Join(s.dir, name) }
 
 // keep writes the files, the one with the id last: it names the others.
 func (s *Store) keep(m github.Made, b github.Bases) error {
-	env := fmt.Sprintf("# The GitHub App %s of %s. Written by `inspect app create`.\nINSPECT_GITHUB_APP_ID=%d\nINSPECT_GITHUB_KEY_FILE=%s\nINSPECT_WEBHOOK_SECRET_FILE=%s\nINSPECT_GITHUB_API=%s\nINSPECT_GITHUB_GIT=%s\n",
-		word(m.Slug), word(m.Owner), m.ID, s.Path(KeyFile), s.Path(SecretFile), strings.TrimSuffix(b.API, "/"), b.Git)
+	env := fmt.Sprintf("# The GitHub App %s of %s. Written by `inspect app create`.\nINSPECT_GITHUB_APP_ID=%d\nINSPECT_GITHUB_KEY_FILE=%s\nINSPECT_WEBHOOK_SECRET_FILE=%s\nINSPECT_GITHUB_API=%s\nINSPECT_GITHUB_GIT=%s\nINSPECT_GITHUB_CLIENT_ID=%s\nINSPECT_GITHUB_CLIENT_SECRET_FILE=%s\n",
+		word(m.Slug), word(m.Owner), m.ID, s.Path(KeyFile), s.Path(SecretFile), strings.TrimSuffix(b.API, "/"), b.Git, m.ClientID, s.Path(ClientFile))
 	for _, f := range []struct{ name, body string }{
-		{KeyFile, strings.TrimRight(m.Key, "\n") + "\n"}, {SecretFile, m.WebhookSecret + "\n"}, {EnvFile, env},
+		{KeyFile, strings.TrimRight(m.Key, "\n") + "\n"}, {SecretFile, m.WebhookSecret + "\n"}, {ClientFile, m.ClientSecret + "\n"}, {EnvFile, env},
 	} {
 		if err := s.write(s.Path(f.name), f.body); err != nil {
 			return err
