@@ -30,7 +30,7 @@ demo: setup-demo build
 
 test:
 	@.ci/setup tests
-	go test -timeout 40m ./...
+	go test -vet=off -ldflags=-w -timeout 40m ./...
 
 # In an emulated machine (.ci/guest), because few have only the one version.
 test-cgroup2: setup

@@ -235,6 +235,56 @@ func (q *Queries) WebEvents(ctx context.Context, arg WebEventsParams) ([]WebEven
 	return items, nil
 }
 
+const webEventsAfter = `-- name: WebEventsAfter :many
+SELECT seq, generation, kind, data, at FROM events
+WHERE session_id = $1 AND seq > $2::bigint
+ORDER BY seq LIMIT $3
+`
+
+type WebEventsAfterParams struct {
+	SessionID string
+	After     int64
+	AtMost    int32
+}
+
+type WebEventsAfterRow struct {
+	Seq        int64
+	Generation int32
+	Kind       string
+	Data       json.RawMessage
+	At         time.Time
+}
+
+// The first events after a number, in order.
+func (q *Queries) WebEventsAfter(ctx context.Context, arg WebEventsAfterParams) ([]WebEventsAfterRow, error) {
+	rows, err := q.db.QueryContext(ctx, webEventsAfter, arg.SessionID, arg.After, arg.AtMost)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WebEventsAfterRow
+	for rows.Next() {
+		var i WebEventsAfterRow
+		if err := rows.Scan(
+			&i.Seq,
+			&i.Generation,
+			&i.Kind,
+			&i.Data,
+			&i.At,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const webEvidence = `-- name: WebEvidence :many
 SELECT session_id, name, sha256, bytes, created_at FROM evidence WHERE session_id = $1 ORDER BY name
 `
@@ -382,14 +432,20 @@ SELECT s.id, s.state, s.reason, s.title, s.issue_number, s.requester_login, s.qu
   s.pull_request, s.created_at, s.finished_at, s.repository_id, r.installation_id, r.owner, r.name
 FROM sessions s JOIN repositories r ON r.id = s.repository_id
 WHERE (s.created_at, s.id) < ($1::timestamptz, $2::text)
+  AND ($3::text = '' OR lower(r.owner || '/' || r.name) = lower($3))
+  AND ($4::text = '' OR s.state::text = $4)
+  AND ($5::text = '' OR lower(s.requester_login) = lower($5))
 ORDER BY s.created_at DESC, s.id DESC
-LIMIT $3
+LIMIT $6
 `
 
 type WebSessionsParams struct {
-	Before   time.Time
-	BeforeID string
-	AtMost   int32
+	Before     time.Time
+	BeforeID   string
+	Repository string
+	State      string
+	Requester  string
+	AtMost     int32
 }
 
 type WebSessionsRow struct {
@@ -415,7 +471,14 @@ type WebSessionsRow struct {
 // What people's pages read. Nothing here writes.
 // The list of sessions, newest first, before a moment and id (or from the newest).
 func (q *Queries) WebSessions(ctx context.Context, arg WebSessionsParams) ([]WebSessionsRow, error) {
-	rows, err := q.db.QueryContext(ctx, webSessions, arg.Before, arg.BeforeID, arg.AtMost)
+	rows, err := q.db.QueryContext(ctx, webSessions,
+		arg.Before,
+		arg.BeforeID,
+		arg.Repository,
+		arg.State,
+		arg.Requester,
+		arg.AtMost,
+	)
 	if err != nil {
 		return nil, err
 	}

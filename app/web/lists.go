@@ -4,6 +4,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"net/http"
+	"net/url"
+	"strings"
 	"time"
 
 	"inspect/app/github"
@@ -54,6 +56,34 @@ func (p *pages) environmentsJSON(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, out)
 }
 
+// filter is which sessions are listed; empty fields leave none out.
+type filter struct{ Repository, State, Requester string }
+
+func filterOf(q url.Values) filter {
+	text := func(key string) string {
+		return strings.ToValidUTF8(strings.ReplaceAll(strings.TrimSpace(q.Get(key)), "\x00", ""), "")
+	}
+	return filter{text("repository"), text("state"), text("requester")}
+}
+
+func (f filter) query() url.Values {
+	q := url.Values{}
+	for key, value := range map[string]string{"repository": f.Repository, "state": f.State, "requester": f.Requester} {
+		if value != "" {
+			q.Set(key, value)
+		}
+	}
+	return q
+}
+
+// states are all states a session may be in.
+func states() (out []state) {
+	for _, s := range storage.AllSessionStateValues() {
+		out = append(out, stateView(s))
+	}
+	return out
+}
+
 // QueueJSON is where a session stands that waits for a machine.
 type QueueJSON struct {
 	Position int        `json:"queue_position,omitempty"` // from 1
@@ -99,7 +129,10 @@ type ListedJSON struct {
 }
 
 func (p *pages) sessionsJSON(w http.ResponseWriter, r *http.Request) {
-	rows, err := p.db.Q().WebSessions(r.Context(), storage.WebSessionsParams{Before: p.clock.Now().Add(24 * time.Hour), AtMost: listLength})
+	f := filterOf(r.URL.Query())
+	rows, err := p.db.Q().WebSessions(r.Context(), storage.WebSessionsParams{
+		Before: p.clock.Now().Add(24 * time.Hour), AtMost: listLength, Repository: f.Repository, State: f.State, Requester: f.Requester,
+	})
 	if err != nil {
 		p.broken(w, r, err)
 		return

@@ -5,7 +5,6 @@ import (
 	"context"
 	"embed"
 	"errors"
-	"fmt"
 	"html/template"
 	"io"
 	"log/slog"
@@ -56,19 +55,21 @@ type PagesOptions struct {
 }
 
 type pages struct {
-	db     *storage.DB
-	blobs  *storage.Blobs
-	gate   *gate
-	desk   *desk // nil: nobody signs in
-	press  func(context.Context, intake.Pressed) error
-	cross  *http.CrossOriginProtection
-	place  string
-	github string
-	redact *redact.Redactor
-	clock  proc.Clock
-	log    *slog.Logger
-	tmpl   *template.Template
-	style  []byte
+	db      *storage.DB
+	blobs   *storage.Blobs
+	gate    *gate
+	desk    *desk // nil: nobody signs in
+	press   func(context.Context, intake.Pressed) error
+	cross   *http.CrossOriginProtection
+	script  []byte
+	streams chan struct{} // one place for each page that follows a session
+	place   string
+	github  string
+	redact  *redact.Redactor
+	clock   proc.Clock
+	log     *slog.Logger
+	tmpl    *template.Template
+	style   []byte
 }
 
 // NewPages returns the handler of the people's listener.
@@ -79,6 +80,7 @@ func NewPages(o PagesOptions) (http.Handler, error) {
 	p := &pages{
 		db: o.DB, blobs: o.Blobs, gate: newGate(o.Token, o.AllowedHosts), place: o.TokenPlace,
 		github: o.GitHub, redact: o.Redactor, clock: o.Clock, log: o.Log, press: o.Press, cross: http.NewCrossOriginProtection(),
+		streams: make(chan struct{}, liveStreams),
 	}
 	if p.clock == nil {
 		p.clock = proc.System()
@@ -100,9 +102,13 @@ func NewPages(o PagesOptions) (http.Handler, error) {
 	if p.style, err = templates.ReadFile("templates/style.css"); err != nil {
 		return nil, err
 	}
+	if p.script, err = templates.ReadFile("templates/live.js"); err != nil {
+		return nil, err
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", p.list)
 	mux.HandleFunc("GET /sessions/{id}", p.session)
+	mux.HandleFunc("GET /sessions/{id}/live", p.live)
 	mux.HandleFunc("GET /sessions.json", p.sessionsJSON)
 	mux.HandleFunc("GET /environments.json", p.environmentsJSON)
 	mux.HandleFunc("GET /sessions/{id}/files/{sha256}", p.file)
@@ -132,6 +138,9 @@ func (p *pages) guard(next http.Handler) http.Handler {
 		case r.URL.Path == "/style.css":
 			w.Header().Set("Content-Type", "text/css; charset=utf-8")
 			_, _ = w.Write(p.style)
+		case r.URL.Path == "/live.js":
+			w.Header().Set("Content-Type", "text/javascript; charset=utf-8")
+			_, _ = w.Write(p.script)
 		case r.URL.Query().Has("token") && p.gate.enter(w, r, r.URL.Query().Get("token")):
 		case p.desk != nil && r.Method == http.MethodGet && r.URL.Path == signInPath:
 			p.desk.begin(w, r)
@@ -219,7 +228,10 @@ func (p *pages) list(w http.ResponseWriter, r *http.Request) {
 		}
 		before, beforeID = time.UnixMicro(us), r.URL.Query().Get("id")
 	}
-	rows, err := p.db.Q().WebSessions(r.Context(), storage.WebSessionsParams{Before: before, BeforeID: beforeID, AtMost: listLength + 1})
+	f := filterOf(r.URL.Query())
+	rows, err := p.db.Q().WebSessions(r.Context(), storage.WebSessionsParams{
+		Before: before, BeforeID: beforeID, AtMost: listLength + 1, Repository: f.Repository, State: f.State, Requester: f.Requester,
+	})
 	if err != nil {
 		p.broken(w, r, err)
 		return
@@ -229,11 +241,14 @@ func (p *pages) list(w http.ResponseWriter, r *http.Request) {
 		p.broken(w, r, err)
 		return
 	}
-	v := listView{Frame: p.frame(r), Now: p.clock.Now()}
+	v := listView{Frame: p.frame(r), Now: p.clock.Now(), Filter: f, States: states()}
 	if len(rows) > listLength {
 		rows = rows[:listLength]
 		last := rows[listLength-1]
-		v.Older = fmt.Sprintf("/?before=%d&id=%s", last.CreatedAt.UnixMicro(), last.ID)
+		next := f.query()
+		next.Set("before", strconv.FormatInt(last.CreatedAt.UnixMicro(), 10))
+		next.Set("id", last.ID)
+		v.Older = "/?" + next.Encode()
 	}
 	for _, row := range rows {
 		if !p.mayRead(r.Context(), repositoryRef{row.InstallationID, github.Repo{ID: row.RepositoryID, Owner: row.Owner, Name: row.Name}}) {

@@ -232,7 +232,11 @@ func checkHTML(t *testing.T, body string) {
 		tok := z.Token()
 		switch tt {
 		case html.StartTagToken:
-			seen[tok.Data]++
+			switch ours := tok.String(); ours { // script and forms of ours, as they are
+			case `<script src="/live.js" defer="">`, `<form class="filter" method="get" action="/" role="search">`:
+			default:
+				seen[tok.Data]++
+			}
 			for _, a := range tok.Attr {
 				if strings.HasPrefix(a.Key, "on") || a.Key == "style" || a.Key == "srcdoc" {
 					t.Errorf("<%s %s=%q>", tok.Data, a.Key, a.Val)

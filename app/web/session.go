@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -186,7 +185,7 @@ func (p *pages) session(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusOK, f.json())
 		return
 	}
-	before := int64(math.MaxInt64)
+	before := newest
 	if s := r.URL.Query().Get("before"); s != "" {
 		if before, err = strconv.ParseInt(s, 10, 64); err != nil || before < 1 {
 			p.fail(w, http.StatusBadRequest, "That is no page", "The address is not one of ours.")
@@ -199,14 +198,20 @@ func (p *pages) session(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	v := p.sessionView(f, events)
-	v.Refresh = v.Live && !r.URL.Query().Has("before") && !r.URL.Query().Has("still")
 	v.Still = r.URL.Query().Has("still")
 	v.Frame = p.frame(r)
+	v.Diff = p.diff(r.Context(), f)
 	if v.Acts, err = p.acts(r, f); err != nil {
 		p.broken(w, r, err)
 		return
 	}
-	v.Refresh = v.Refresh || v.Acts != nil && v.Acts.Waits
+	if v.Live && before == newest && !v.Still {
+		v.Follow = fmt.Sprintf("/sessions/%s/live?after=%d&state=%s", id, lastSeq(events), f.row.State)
+	}
+	// Without scripts the page is read anew, but not while somebody may write in it.
+	waits := v.Acts != nil && v.Acts.Waits
+	v.Refresh = v.Follow != "" && (waits || v.Acts == nil || !v.Acts.May)
+	v.Again = waits
 	p.render(w, http.StatusOK, "session.html", v)
 }
 

@@ -42,6 +42,8 @@ func refOf(r storage.Repository) repositoryRef {
 }
 
 type listView struct {
+	Filter   filter
+	States   []state
 	Frame    *frame
 	Sessions []listRow
 	Older    string
@@ -89,6 +91,8 @@ type sessionView struct {
 	Reason, Words, Queue             string
 	Waiting                          []comment.Approval
 	Live, Refresh, Still             bool
+	Again                            bool   // the page is read anew in any case
+	Follow                           string // where what happens is told; empty: the page does not follow
 	Conclusion                       string
 
 	Created, Started, Finished time.Time
@@ -109,6 +113,7 @@ type sessionView struct {
 	Checks  []checkView
 	Change  *evidence.Change
 	Size    string
+	Diff    *diffView // nil: there is no patch
 
 	Snapshot *snapshotView
 	Kept     *keptView

@@ -6,6 +6,9 @@ SELECT s.id, s.state, s.reason, s.title, s.issue_number, s.requester_login, s.qu
   s.pull_request, s.created_at, s.finished_at, s.repository_id, r.installation_id, r.owner, r.name
 FROM sessions s JOIN repositories r ON r.id = s.repository_id
 WHERE (s.created_at, s.id) < (sqlc.arg(before)::timestamptz, sqlc.arg(before_id)::text)
+  AND (sqlc.arg(repository)::text = '' OR lower(r.owner || '/' || r.name) = lower(sqlc.arg(repository)))
+  AND (sqlc.arg(state)::text = '' OR s.state::text = sqlc.arg(state))
+  AND (sqlc.arg(requester)::text = '' OR lower(s.requester_login) = lower(sqlc.arg(requester)))
 ORDER BY s.created_at DESC, s.id DESC
 LIMIT sqlc.arg(at_most);
 
@@ -21,6 +24,12 @@ FROM attempts WHERE session_id = $1 ORDER BY generation;
 
 -- name: WebSnapshot :one
 SELECT * FROM snapshots WHERE id = $1;
+
+-- name: WebEventsAfter :many
+-- The first events after a number, in order.
+SELECT seq, generation, kind, data, at FROM events
+WHERE session_id = sqlc.arg(session_id) AND seq > sqlc.arg(after)::bigint
+ORDER BY seq LIMIT sqlc.arg(at_most);
 
 -- name: WebEvents :many
 -- The last events before a number, in order.
