@@ -14,6 +14,9 @@ import (
 	"inspect/storage"
 )
 
+// stopGrace is the usual time from a stop request to the engine's.
+const stopGrace = 30 * time.Second
+
 // waitCheck is between two looks at a session that waits for a person.
 const waitCheck = time.Minute
 
@@ -422,40 +425,60 @@ func (s *Scheduler) Supersede(ctx context.Context, session, reason, words string
 func (s *Scheduler) stop(ctx context.Context, session, who, reason, words string) error {
 	defer s.wakes.wake("session:" + session)
 	return s.db.InLockTx(ctx, func(tx *storage.Tx) error {
-		now := s.clock.Now()
-		if _, err := tx.Q().LockSession(ctx, session); err != nil {
-			return fmt.Errorf("reading session %s: %w", session, err)
-		}
-		row, err := tx.Q().SetStopRequest(ctx, storage.SetStopRequestParams{
-			ID: session, Now: now, Who: clip(who, 100), Words: clip(words, 1000),
-		})
-		if storage.IsMissing(err) {
-			return nil // over, or already asked for
-		}
-		if err != nil {
-			return fmt.Errorf("stopping session %s: %w", session, err)
-		}
-		if row.StopReason = reason; reason != "" {
-			if err := tx.Q().SetStopReason(ctx, storage.SetStopReasonParams{ID: session, StopReason: reason}); err != nil {
-				return fmt.Errorf("stopping session %s: %w", session, err)
-			}
-		}
-		e, err := ownEvent(row.Generation, EventStop, now, map[string]any{"who": row.StopBy, "words": row.StopWords})
-		if err != nil {
+		asked, err := askToStop(ctx, tx.Q(), session, who, reason, words, s.clock.Now(), s.times.StopGrace)
+		if err != nil || !asked {
 			return err
-		}
-		if err := appendEvents(ctx, tx.Q(), &row, e); err != nil {
-			return err
-		}
-		if OnMachine(row.State) {
-			data := encode(wire.StopDirective{Reason: stopWords(row), Grace: s.times.StopGrace})
-			if _, err := tx.Q().InsertDirective(ctx, storage.InsertDirectiveParams{
-				SessionID: row.ID, Generation: row.Generation, Kind: wire.DirectiveStop,
-				Data: pqtype.NullRawMessage{RawMessage: json.RawMessage(data), Valid: true}, CreatedAt: now,
-			}); err != nil {
-				return fmt.Errorf("telling the runner of session %s to stop: %w", session, err)
-			}
 		}
 		return s.InsertReconcile(ctx, tx, session)
 	})
+}
+
+// StopByOperator is Stop from beside a control plane, which learns of it at its
+// next look. false: the session is over, or was asked to stop before.
+func StopByOperator(ctx context.Context, db *storage.DB, session, who string, now time.Time) (asked bool, err error) {
+	err = db.InLockTx(ctx, func(tx *storage.Tx) (err error) {
+		asked, err = askToStop(ctx, tx.Q(), session, who, "", "", now, stopGrace)
+		return err
+	})
+	return asked, err
+}
+
+// askToStop records that a session is to end, and tells its runner. false: it is
+// over, or was asked before.
+func askToStop(ctx context.Context, q *storage.Queries, session, who, reason, words string, now time.Time, grace time.Duration) (bool, error) {
+	if _, err := q.LockSession(ctx, session); err != nil {
+		return false, fmt.Errorf("reading session %s: %w", session, err)
+	}
+	row, err := q.SetStopRequest(ctx, storage.SetStopRequestParams{
+		ID: session, Now: now, Who: clip(who, 100), Words: clip(words, 1000),
+	})
+	if storage.IsMissing(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("stopping session %s: %w", session, err)
+	}
+	if row.StopReason = reason; reason != "" {
+		if err := q.SetStopReason(ctx, storage.SetStopReasonParams{ID: session, StopReason: reason}); err != nil {
+			return false, fmt.Errorf("stopping session %s: %w", session, err)
+		}
+	}
+	e, err := ownEvent(row.Generation, EventStop, now, map[string]any{"who": row.StopBy, "words": row.StopWords})
+	if err != nil {
+		return false, err
+	}
+	if err := appendEvents(ctx, q, &row, e); err != nil {
+		return false, err
+	}
+	if !OnMachine(row.State) {
+		return true, nil
+	}
+	data := encode(wire.StopDirective{Reason: stopWords(row), Grace: grace})
+	if _, err := q.InsertDirective(ctx, storage.InsertDirectiveParams{
+		SessionID: row.ID, Generation: row.Generation, Kind: wire.DirectiveStop,
+		Data: pqtype.NullRawMessage{RawMessage: json.RawMessage(data), Valid: true}, CreatedAt: now,
+	}); err != nil {
+		return false, fmt.Errorf("telling the runner of session %s to stop: %w", session, err)
+	}
+	return true, nil
 }

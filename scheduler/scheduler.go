@@ -139,7 +139,7 @@ func (t Times) withDefaults() Times {
 	}{
 		{&t.Queue, 24 * time.Hour}, {&t.Place, 2 * time.Minute}, {&t.Restore, 10 * time.Minute},
 		{&t.WorkMargin, 2 * time.Minute}, {&t.Verify, 10 * time.Minute}, {&t.Publish, time.Hour}, {&t.Approval, approvalTime},
-		{&t.Report, 72 * time.Hour}, {&t.StopGrace, 30 * time.Second}, {&t.Heartbeat, time.Minute},
+		{&t.Report, 72 * time.Hour}, {&t.StopGrace, stopGrace}, {&t.Heartbeat, time.Minute},
 		{&t.Check, 10 * time.Second}, {&t.Sweep, time.Second}, {&t.Lease, time.Minute},
 		{&t.NodeSilence, 45 * time.Second}, {&t.Refresh, 30 * time.Minute}, {&t.Drain, 20 * time.Second},
 	} {

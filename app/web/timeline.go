@@ -34,6 +34,25 @@ type eventView struct {
 	Quiet      bool // of lesser interest
 }
 
+// Line is one thing that happened in a session, in words. Its texts may come from
+// a stranger.
+type Line struct {
+	Seq    int64     `json:"seq"`
+	At     time.Time `json:"at"`
+	Kind   string    `json:"kind"`
+	Title  string    `json:"title"`
+	Detail string    `json:"detail,omitempty"`
+}
+
+// Lines are a session's events in words, as its page has them.
+func Lines(events []storage.WebEventsRow) []Line {
+	var out []Line
+	for _, v := range timeline(events) {
+		out = append(out, Line{v.Seq, v.At.UTC(), v.Kind, v.Title, v.Detail})
+	}
+	return out
+}
+
 // timeline puts events into words. Output that came in pieces is put together.
 func timeline(events []storage.WebEventsRow) []eventView {
 	var out []eventView

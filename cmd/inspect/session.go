@@ -14,8 +14,8 @@ import (
 )
 
 func sessionCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "session", Short: "Look at a session, and go on from an earlier turn of it"}
-	cmd.AddCommand(showCommand(), rewindCommand(), forkCommand())
+	cmd := &cobra.Command{Use: "session", Short: "Look at sessions, stop them, and go on from an earlier turn"}
+	cmd.AddCommand(listCommand(), showCommand(), logsCommand(), stopCommand(), retryCommand(), rewindCommand(), forkCommand())
 	return cmd
 }
 
