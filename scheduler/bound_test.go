@@ -93,6 +93,21 @@ func TestDeniedWhileItWaited(t *testing.T) {
 	}
 }
 
+// An image is fetched only where the operator names it when the refresh begins.
+func TestImageIsFetchedIfNamed(t *testing.T) {
+	for _, pull := range []bool{true, false} {
+		w := newWorld(t)
+		bind := func(sp spec.Spec) Bound { return Bound{Spec: sp, Pull: pull} }
+		w.boundBy(&bind)
+		s := w.scheduler()
+		sess := w.create(s, func(n *NewSession) { n.Spec.Image = "registry.example/dev@sha256:" + strings.Repeat("0", 64) })
+		w.look(s, sess.ID)
+		if r := w.work(s, wire.WorkRefresh).Refresh; r.Pull != pull || r.Image == "" {
+			t.Errorf("the image %q is to be fetched: %v", r.Image, r.Pull)
+		}
+	}
+}
+
 func TestLeastTier(t *testing.T) {
 	w := newWorld(t)
 	bind := func(sp spec.Spec) Bound { return Bound{Spec: sp, Tier: wire.TierGVisor} }

@@ -206,10 +206,18 @@ func (s *Scheduler) begin(ctx context.Context, q *storage.Queries, env storage.E
 	if err := q.InsertSnapshot(ctx, snap); err != nil {
 		return fmt.Errorf("beginning a snapshot of %s: %w", env.ID, err)
 	}
+	fetched := false
+	if sp.Image != "" {
+		b, err := s.boundEnvironment(ctx, q, env)
+		if err != nil {
+			return err
+		}
+		fetched = b.Pull && b.Denied == ""
+	}
 	work := wire.RefreshWork{
 		Snapshot: snap.ID, From: from, Environment: env.ID, Generation: int(snap.Generation),
 		Remote: s.remote(repo, w.branch, w.ref),
-		Commit: w.commit, ConfigDigest: env.ConfigDigest, Image: sp.Image, Setup: wireSteps(sp.Setup),
+		Commit: w.commit, ConfigDigest: env.ConfigDigest, Image: sp.Image, Pull: fetched, Setup: wireSteps(sp.Setup),
 		Services: wireServices(sp.Services), Load: wireSteps(sp.Data.Load), Egress: sp.Egress, Internal: s.o.EgressInternal, Inject: wireInject(sp.Inject),
 		Limits: wireLimits(sp.Limits), Timeout: s.times.Refresh,
 	}

@@ -99,6 +99,7 @@ type Options struct {
 type Bound struct {
 	Spec   spec.Spec
 	Tier   string // the least sandbox (wire.Tier…); empty: any
+	Pull   bool   // the operator names the spec's image as one to be fetched from its registry
 	Denied string // in words, why nothing may run; the rest means nothing then
 }
 

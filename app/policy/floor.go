@@ -87,6 +87,22 @@ func (b Bounds) Sandbox() (tier, from string) {
 	return tier, from
 }
 
+// NamesImage says whether the operator lists images, and this one among them in
+// each list. Only such an image is fetched from its registry; without a list any
+// may be used that somebody has brought.
+func (b Bounds) NamesImage(image string) bool {
+	listed := false
+	for _, l := range b {
+		if l.keys.Images == nil {
+			continue
+		}
+		if listed = true; !slices.ContainsFunc(l.keys.Images, func(p string) bool { return matchesImage(p, image) }) {
+			return false
+		}
+	}
+	return listed
+}
+
 // RequireProtection says whether a session needs rules that keep the App from the
 // default branch, and who says so.
 func (b Bounds) RequireProtection() (required bool, from string) {

@@ -46,6 +46,7 @@ type serveConfig struct {
 	Programs                                          []string
 	Expose                                            []string
 	EgressInternal                                    []string
+	RegistryAuth                                      string
 	Limits                                            string
 	Sandbox                                           tierFlags
 	Store                                             storeFlags
@@ -94,6 +95,7 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	f.StringVar(&c.PolicyFile, "policy", "", "file with what no repository can pass (default: all repositories may use Inspect, nothing is bound)")
 	f.StringSliceVar(&c.Programs, "program", nil, "NAME=PATH of an agent's native program; default: found on PATH")
 	f.StringSliceVar(&c.EgressInternal, "egress-internal", nil, "address ranges of your own network where hosts of an environment's egress may be, like 10.20.0.0/16 (default: none)")
+	f.StringVar(&c.RegistryAuth, "registry-auth", "", registryAuthUsage)
 	f.StringSliceVar(&c.Expose, "expose", nil, "host directories that sandboxes may read, at the same path")
 	f.StringVar(&c.Limits, "limits", "enforce", "enforce, or best-effort where cgroups cannot be had")
 	c.Sandbox.flags(f)
@@ -219,6 +221,13 @@ func (c *serveConfig) check() error {
 		if err := egress.CheckInternal(r); err != nil {
 			return usagef("--egress-internal: %w", err)
 		}
+	}
+	if c.RegistryAuth != "" {
+		path, err := filepath.Abs(c.RegistryAuth)
+		if err != nil {
+			return usagef("--registry-auth: %w", err)
+		}
+		c.RegistryAuth = path
 	}
 	data, err := filepath.Abs(c.Data)
 	if err != nil {

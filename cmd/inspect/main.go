@@ -18,6 +18,7 @@ import (
 	"inspect/checks/redact"
 	"inspect/cmd/inspect/demo"
 	"inspect/envs/egress"
+	"inspect/envs/image/pull"
 	"inspect/envs/sandbox/inside"
 )
 
@@ -36,6 +37,8 @@ func main() {
 			os.Exit(inside.Main(os.Args[2:]))
 		case egress.Command:
 			os.Exit(egress.Main(os.Args[2:]))
+		case pull.Command:
+			os.Exit(pull.Main(os.Args[2:]))
 		case demo.AgentCommand:
 			os.Exit(demo.Agent(os.Args[2:]))
 		}

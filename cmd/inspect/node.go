@@ -35,7 +35,7 @@ type nodeConfig struct {
 	store                                                                     storeFlags
 	sandboxUID, egressUID, mirrorUID, parent                                  int
 	controlUID, runnerUID, quarantineUID                                      int
-	spool, quarantines                                                        string
+	spool, quarantines, registryAuth                                          string
 	agent                                                                     agentFlags
 	log                                                                       string
 }
@@ -58,6 +58,7 @@ func nodeCommand() *cobra.Command {
 	f.StringVar(&c.owner, "owner", "", "id of the installation: nothing of another is ever removed")
 	f.StringVar(&c.cgroups, "cgroup-root", "/inspect", "control group of sandboxes")
 	f.StringVar(&c.limits, "limits", "enforce", "enforce or best-effort")
+	f.StringVar(&c.registryAuth, "registry-auth", "", registryAuthUsage)
 	f.StringSliceVar(&c.expose, "expose", nil, "host directories that sandboxes may read")
 	c.sandbox.flags(f)
 	c.store.flags(f)
@@ -121,6 +122,11 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	if err := c.store.check(); err != nil {
 		return err
 	}
+	if c.registryAuth != "" {
+		if _, err := node.ReadRegistryAuth(c.registryAuth); err != nil {
+			return usagef("--registry-auth: %w", err)
+		}
+	}
 	advertise, err := c.agent.advertise(redactor)
 	if err != nil {
 		return usageError{err}
@@ -165,7 +171,7 @@ func runNode(ctx context.Context, c nodeConfig) error {
 		Name: c.name, Root: c.root, Socket: filepath.Join(c.root, "node.sock"), ControlURL: c.control, Token: token,
 		GrantKey: key, GitBase: c.gitBase, Store: store, Launcher: node.Sandboxes(launcher),
 		SandboxUID: c.sandboxUID, SandboxGID: c.sandboxUID, EgressUID: c.egressUID, EgressGID: c.egressUID, MirrorUID: c.mirrorUID, MirrorGID: c.mirrorUID, Binary: program,
-		Expose: c.expose, Redactor: redactor, Refreshes: 2, Advertise: advertise, Log: log,
+		RegistryAuth: c.registryAuth, Expose: c.expose, Redactor: redactor, Refreshes: 2, Advertise: advertise, Log: log,
 	}
 	if c.controlUID != 0 {
 		q, err := forControl(c, binary, initFile, &o)
@@ -197,6 +203,8 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	}
 	return err
 }
+
+const registryAuthUsage = "file with credentials for registries of images, in the form of docker's config.json, that only root can read (only its owner, where the node daemon is not root)"
 
 // checkControl refuses to send the node's token, and to be sent tokens and
 // secrets, over a network in clear.
@@ -291,6 +299,9 @@ func (p nodeProcess) run(ctx context.Context) error {
 	if c := p.config; p.split {
 		argv = append(argv, "--control-uid", strconv.Itoa(c.ControlUID), "--runner-uid", strconv.Itoa(c.RunnerUID), "--spool", p.dirs.spool,
 			"--quarantine-uid", strconv.Itoa(c.QuarantineUID), "--quarantines", p.dirs.publish)
+	}
+	if f := p.config.RegistryAuth; f != "" {
+		argv = append(argv, "--registry-auth", f)
 	}
 	if !p.orphan {
 		argv = append(argv, "--parent", strconv.Itoa(os.Getpid()))

@@ -80,7 +80,7 @@ func (f *floorFile) bound(repositoryID int64, ownerName string, sp spec.Spec) (s
 		return scheduler.Bound{Denied: "Whoever runs Inspect has come to allow less than this needs: " + beyond.Error() + "."}, nil
 	}
 	tier, _ := b.Sandbox()
-	return scheduler.Bound{Spec: out, Tier: tier}, err
+	return scheduler.Bound{Spec: out, Tier: tier, Pull: b.NamesImage(out.Image)}, err
 }
 
 // submodule says whether the policy, as it is now, lets submodules of a

@@ -75,17 +75,9 @@ func child(socket *os.File, in io.Reader, out io.Writer) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	opt := Options{
-		Allow: c.Allow, Inject: c.Inject, Meter: NewMeter(c.Limit), Internal: c.Internal, AllowAddresses: c.AllowAddresses,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	}
-	if len(c.Resolve) > 0 {
-		opt.Resolver = fixedNames(c.Resolve)
-	}
-	if c.Roots != "" {
-		opt.Roots = x509.NewCertPool()
-		opt.Roots.AppendCertsFromPEM([]byte(c.Roots))
-	}
+	opt := c.options()
+	opt.Allow, opt.Inject, opt.Meter = c.Allow, c.Inject, NewMeter(c.Limit)
+	opt.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	enc := json.NewEncoder(out)
 	opt.Decide = func(e wire.Egress) {
 		if enc.Encode(e) != nil {
@@ -104,6 +96,19 @@ func child(socket *os.File, in io.Reader, out io.Writer) error {
 		cancel()
 	}()
 	return p.Serve(ctx, l)
+}
+
+// options are what it says of addresses, names and authorities.
+func (c Config) options() Options {
+	opt := Options{Internal: c.Internal, AllowAddresses: c.AllowAddresses}
+	if len(c.Resolve) > 0 {
+		opt.Resolver = fixedNames(c.Resolve)
+	}
+	if c.Roots != "" {
+		opt.Roots = x509.NewCertPool()
+		opt.Roots.AppendCertsFromPEM([]byte(c.Roots))
+	}
+	return opt
 }
 
 // fixedNames resolves names by a table.

@@ -2,9 +2,14 @@ package egress
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
+	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stripe/smokescreen/pkg/smokescreen"
@@ -58,5 +63,36 @@ func TestInternal(t *testing.T) {
 		if may(host) != want {
 			t.Errorf("%s: %v", host, !want)
 		}
+	}
+}
+
+// What dials for us goes by the same rules.
+func TestTransport(t *testing.T) {
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	defer srv.Close()
+	c := Config{
+		Internal: []string{"10.20.0.0/16"}, AllowAddresses: []string{srv.Listener.Addr().String()},
+		Roots: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})),
+		Resolve: map[string]string{
+			"a.example": "10.21.1.1", "b.example": "169.254.169.254", "c.example": "127.0.0.1", "d.example": "::1", "e.example": "::ffff:10.21.1.1",
+			"f.example": "100.64.0.1", "g.example": "10.20.9.9", "example.com": "127.0.0.1",
+		},
+	}
+	tr, err := Transport(c)
+	must(t, err)
+	defer tr.CloseIdleConnections()
+	res, err := (&http.Client{Transport: tr}).Get(fmt.Sprintf("https://example.com:%d/", portOf(srv.Listener.Addr())))
+	must(t, err)
+	must(t, res.Body.Close())
+	d, err := c.dialer()
+	must(t, err)
+	d.p.inner.own = append(d.p.inner.own, "10.20.9.9")
+	for _, host := range []string{"a.example", "b.example", "c.example", "d.example", "e.example", "f.example", "g.example", "127.0.0.1", "[::1]", "2130706433", "unknown.example", ""} {
+		if conn, err := d.dial(t.Context(), "tcp", host+":443"); err == nil || !strings.Contains(err.Error(), "is not reached") {
+			t.Errorf("%s: %v %v", host, conn, err)
+		}
+	}
+	if d.never(net.ParseIP("10.20.1.1"), 443) || d.never(net.ParseIP("93.184.216.34"), 443) {
+		t.Error("what the operator opened, or all the world, is not reached")
 	}
 }

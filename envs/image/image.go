@@ -117,6 +117,7 @@ type Job struct {
 	Base    snapshot.BaseID // where; gone afterwards
 	Sandbox string          // id of the sandbox that unpacks
 	Room    int64           // bytes that it may take on disk
+	Digest  string          // sha256:…, that the image must have; empty: any
 }
 
 // Import unpacks the one image in an archive: an OCI layout in a tar, or what
@@ -148,6 +149,9 @@ func (s *Store) Import(ctx context.Context, job Job, archive io.Reader) (_ Image
 		digest := strings.TrimSpace(string(said))
 		if _, err := ID(digest); err != nil {
 			return err
+		}
+		if job.Digest != "" && digest != job.Digest {
+			return fmt.Errorf("the image is %s and not %s", digest, job.Digest)
 		}
 		release, err := s.digests.Lock(ctx, digest)
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"inspect/envs/egress"
+	"inspect/envs/image/pull"
 	"inspect/envs/node"
 	"inspect/envs/node/dial"
 	"inspect/envs/proc"
@@ -49,6 +50,8 @@ func TestMain(m *testing.M) {
 			os.Exit(inside.Main(os.Args[2:]))
 		case egress.Command:
 			os.Exit(egressMain())
+		case pull.Command:
+			os.Exit(pullMain())
 		case "node-daemon":
 			os.Exit(daemonMain(os.Args[2]))
 		}

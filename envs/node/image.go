@@ -42,7 +42,7 @@ func (n *Node) findImage(ctx context.Context, ref string) (image.Image, error) {
 	_, digest, _ := strings.Cut(ref, "@")
 	im, err := n.images.Find(ctx, digest)
 	if errors.Is(err, image.ErrMissing) {
-		return im, failed("the image %s is not on this node; bring it there with: inspect env image import ARCHIVE", ref)
+		return im, failed("the image %s is not on this node; bring it there with: inspect env image import ARCHIVE, or name it under images in the operator's policy to have it fetched from its registry", ref)
 	}
 	if err == nil {
 		err = n.use(imageOf(ref))
@@ -63,8 +63,9 @@ func imageOf(ref string) snapshot.ImageID {
 	return id
 }
 
-// importImage unpacks an archive's image.
-func (n *Node) importImage(ctx context.Context, archive io.Reader) (wire.Image, error) {
+// importImage unpacks an archive's image, which must have a digest unless that
+// is empty.
+func (n *Node) importImage(ctx context.Context, digest string, archive io.Reader) (wire.Image, error) {
 	sp, err := n.o.Store.Space(ctx)
 	if err != nil {
 		return wire.Image{}, err
@@ -79,7 +80,7 @@ func (n *Node) importImage(ctx context.Context, archive io.Reader) (wire.Image, 
 	}
 	defer unlock()
 	begun := n.clock.Now()
-	im, err := n.images.Import(ctx, image.Job{Base: snapshot.BaseID(base), Sandbox: refreshPrefix + base, Room: n.room(sp)}, archive)
+	im, err := n.images.Import(ctx, image.Job{Base: snapshot.BaseID(base), Sandbox: refreshPrefix + base, Room: n.room(sp), Digest: digest}, archive)
 	if err != nil {
 		return wire.Image{}, err
 	}

@@ -110,7 +110,7 @@ func (n *Node) listen() (*server, error) {
 		if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil {
 			return nil, err
 		}
-		im, err := n.importImage(r.Context(), r.Body)
+		im, err := n.importImage(r.Context(), "", r.Body)
 		if err != nil { // who still speaks would not hear the answer
 			_, _ = io.Copy(io.Discard, r.Body)
 		}

@@ -66,6 +66,10 @@ type Options struct {
 	// MirrorUID and MirrorGID are who git runs as in the mirrors, if this is
 	// root; default the sandboxes' plus four.
 	MirrorUID, MirrorGID int
+	// RegistryAuth is a file with credentials for registries of images, in the form
+	// of docker's config.json, which only this account can read. It is read at each
+	// use; empty: there are none. Images are fetched as the mirrors' account.
+	RegistryAuth string
 	// ControlUID is the account of a control plane on this machine that is not
 	// root: what it may ask for with VerbRun and VerbQuarantine. 0: there is none.
 	ControlUID int
@@ -114,6 +118,7 @@ type Node struct {
 	ways     wayKeeper
 	ids      locks.Keyed   // sandbox ids: start and discard one after the other
 	environs locks.Keyed   // environments: refreshes never overlap
+	pulls    locks.Keyed   // digests of images: each is fetched once
 	names    locks.Keyed   // snapshots a refresh works on: held while it does
 	slots    chan struct{} // refreshes at the same time
 

@@ -182,7 +182,7 @@ func (r *refresher) run(ctx context.Context) (snapshot.Info, error) {
 		return snapshot.Info{}, err
 	}
 	if r.w.Image != "" { // before anything is fetched for it
-		if _, err := n.findImage(ctx, r.w.Image); err != nil {
+		if err := r.in("image", func() error { return n.bringImage(ctx, r.w) }); err != nil {
 			return snapshot.Info{}, err
 		}
 	}

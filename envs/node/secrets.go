@@ -107,23 +107,31 @@ func (r *refresher) remember(s secret) {
 		return
 	}
 	r.given = append(r.given, s)
-	n := r.n
-	n.mu.Lock()
-	n.secrets[s.value]++
-	n.mu.Unlock()
-	n.redactor.Add(s.value)
+	r.n.hide(s.value)
 }
 
 // forget is for the end of the refresh. Another may use the same secret.
 func (r *refresher) forget() {
-	n := r.n
+	for _, s := range r.given {
+		r.n.forget(s.value)
+	}
+}
+
+// hide has a value taken out of all that is said here, until as many calls of
+// forget.
+func (n *Node) hide(value string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, s := range r.given {
-		if n.secrets[s.value]--; n.secrets[s.value] <= 0 {
-			delete(n.secrets, s.value)
-			n.redactor.Forget(s.value)
-		}
+	n.secrets[value]++
+	n.redactor.Add(value)
+}
+
+func (n *Node) forget(value string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.secrets[value]--; n.secrets[value] <= 0 {
+		delete(n.secrets, value)
+		n.redactor.Forget(value)
 	}
 }
 

@@ -121,6 +121,7 @@ type RefreshWork struct {
 	Commit       string        `json:"commit"`
 	ConfigDigest string        `json:"config_digest"`
 	Image        string        `json:"image,omitempty"` // name@sha256:…, in place of the node's programs
+	Pull         bool          `json:"pull,omitempty"`  // the operator's policy names Image: a node without it fetches it from its registry
 	Setup        []Step        `json:"setup"`
 	Services     []Service     `json:"services,omitempty"`
 	Load         []Step        `json:"load,omitempty"`     // fills the services with data, after setup

@@ -22,8 +22,8 @@ import (
 // Bounds of an archive's own files.
 const (
 	maxMembers  = 10_000  // files in the archive
-	maxDocument = 4 << 20 // bytes of a manifest, index or configuration
-	maxIndexes  = 4       // an index may name an index
+	MaxDocument = 4 << 20 // bytes of a manifest, index or configuration
+	MaxIndexes  = 4       // an index may name an index
 )
 
 // archive is a tar whose files can be read in any order.
@@ -111,8 +111,8 @@ func check(f *io.SectionReader, want v1.Hash) error {
 }
 
 func document(f *io.SectionReader) ([]byte, error) {
-	if f.Size() > maxDocument {
-		return nil, fmt.Errorf("a document of the archive has %d bytes, %d are the most", f.Size(), maxDocument)
+	if f.Size() > MaxDocument {
+		return nil, fmt.Errorf("a document of the archive has %d bytes, %d are the most", f.Size(), MaxDocument)
 	}
 	return io.ReadAll(f)
 }
@@ -220,7 +220,7 @@ func (a *archive) layout() (*source, error) {
 		return nil, err
 	}
 	desc := top
-	for range maxIndexes {
+	for range MaxIndexes {
 		f, err := a.blob(desc.Digest)
 		if err != nil {
 			return nil, err
@@ -232,16 +232,27 @@ func (a *archive) layout() (*source, error) {
 		if err != nil {
 			return nil, err
 		}
-		i := slices.IndexFunc(index.Manifests, func(d v1.Descriptor) bool {
-			return d.Platform != nil && d.Platform.OS == "linux" && d.Platform.Architecture == runtime.GOARCH
-		})
-		if i < 0 {
-			return nil, fmt.Errorf("the image has nothing for linux/%s", runtime.GOARCH)
+		if desc, err = Platform(index); err != nil {
+			return nil, err
 		}
-		desc = index.Manifests[i]
 	}
-	return nil, errors.New("the image's indexes name one another")
+	return nil, ErrIndexes
 }
+
+// Platform is what of an image's index is for this machine.
+func Platform(index *v1.IndexManifest) (v1.Descriptor, error) {
+	i := slices.IndexFunc(index.Manifests, func(d v1.Descriptor) bool {
+		return d.Platform != nil && d.Platform.OS == "linux" && d.Platform.Architecture == runtime.GOARCH
+	})
+	if i < 0 {
+		return v1.Descriptor{}, fmt.Errorf("the image has nothing for linux/%s", runtime.GOARCH)
+	}
+	return index.Manifests[i], nil
+}
+
+// ErrIndexes is the error of an image with more indexes below one another than
+// are followed.
+var ErrIndexes = errors.New("the image's indexes name one another")
 
 func (a *archive) index(f *io.SectionReader) (*v1.IndexManifest, error) {
 	b, err := document(f)
@@ -273,7 +284,7 @@ func (a *archive) manifest(digest v1.Hash, f *io.SectionReader) (*source, error)
 		return nil, err
 	}
 	for i, l := range m.Layers {
-		if i >= maxLayers {
+		if i >= MaxLayers {
 			break // checkLayers says so
 		}
 		blob, err := a.blob(l.Digest)
@@ -302,7 +313,7 @@ func (a *archive) saved() (*source, error) {
 		return nil, err
 	}
 	for i, name := range named.Layers {
-		if i >= maxLayers {
+		if i >= MaxLayers {
 			break
 		}
 		l, err := a.open(name)
@@ -333,8 +344,8 @@ func (s *source) checkLayers(n int) error {
 	switch {
 	case n == 0:
 		return errors.New("the image has no layers")
-	case n > maxLayers:
-		return fmt.Errorf("the image has %d layers, %d are the most", n, maxLayers)
+	case n > MaxLayers:
+		return fmt.Errorf("the image has %d layers, %d are the most", n, MaxLayers)
 	case n != len(s.config.RootFS.DiffIDs):
 		return fmt.Errorf("the image has %d layers, its configuration names %d", n, len(s.config.RootFS.DiffIDs))
 	}

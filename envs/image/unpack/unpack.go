@@ -16,7 +16,7 @@ import (
 
 // Bounds of an image that no limit raises.
 const (
-	maxLayers = 256 // a registry takes 127
+	MaxLayers = 256 // a registry takes 127
 	maxDepth  = 255 // directories
 	maxEnv    = 64 << 10
 )
