@@ -52,6 +52,11 @@ func (s *Scheduler) AppendEvents(ctx context.Context, r Runner, events []wire.Ev
 		}); err != nil {
 			return err
 		}
+		for _, turn := range in.unchanged {
+			if err := unchangedTurn(ctx, tx.Q(), in.sess, a, turn, in.now); err != nil {
+				return err
+			}
+		}
 		if in.restore != nil {
 			if err := tx.Q().SetAttemptRestore(ctx, storage.SetAttemptRestoreParams{
 				SessionID: a.SessionID, Generation: a.Generation,
@@ -93,6 +98,8 @@ type intake struct {
 	phase   State           // the furthest a phase event asked for
 	restore json.RawMessage // of purpose work
 	drifted json.RawMessage
+
+	unchanged []wire.Turn // turns without a bundle
 }
 
 // take deals with the next event in order: it is kept or dropped, and acknowledged.
@@ -217,6 +224,10 @@ func (in *intake) read(e wire.Event) (json.RawMessage, error) {
 		}
 		if in.phase == "" || Allowed(in.phase, to, Forward) {
 			in.phase = to
+		}
+	case *wire.Turn:
+		if x.SHA256 == "" && x.Turn > 0 && x.Turn <= maxTurn && objectName.MatchString(x.Tip) {
+			in.unchanged = append(in.unchanged, *x)
 		}
 	case *wire.Restored:
 		if x.Purpose == wire.PurposeWork {

@@ -24,9 +24,6 @@ import (
 // made of it.
 const forkHold = time.Hour
 
-// forkingStore is the store whose clones can be forked without copying them.
-const forkingStore = "zfs"
-
 // Words for a person about what cannot be gone on from.
 type pointError string
 
@@ -259,10 +256,35 @@ func (s *Scheduler) forkable(ctx context.Context, q *storage.Queries, sess stora
 	has := slices.ContainsFunc(st.Clones, func(c wire.Clone) bool {
 		return c.Session == from.Session && c.Generation == from.Generation && c.Purpose == wire.PurposeWork
 	})
-	if !ok || !has || a.ReapedAt.Valid || !s.alive(n) || st.Store != forkingStore {
+	if !ok || !has || a.ReapedAt.Valid || !s.alive(n) || !st.Forks {
 		return "", from, nil
 	}
 	return a.Node, from, nil
+}
+
+// unchangedTurn notes that a turn of an attempt is over in which nothing was
+// committed: whoever returns to it finds the work of the turn before, or what the
+// attempt began with. Of a fork that has not committed anything yet there is only
+// the clone's own state, which is not noted.
+func unchangedTurn(ctx context.Context, q *storage.Queries, sess storage.Session, a storage.Attempt, turn wire.Turn, now time.Time) error {
+	b, err := q.BundleBeforeTurn(ctx, storage.BundleBeforeTurnParams{SessionID: a.SessionID, Generation: a.Generation, Turn: int32(turn.Turn)})
+	if storage.IsMissing(err) {
+		b, err = lastWork(ctx, q, sess, a.Generation)
+	}
+	switch {
+	case storage.IsMissing(err):
+		b = storage.Bundle{Tip: turn.Tip}
+	case err != nil:
+		return fmt.Errorf("looking for the work before turn %d of session %s: %w", turn.Turn, sess.ID, err)
+	case b.Generation == 0:
+		return nil
+	}
+	if err := q.InsertUnchangedTurn(ctx, storage.InsertUnchangedTurnParams{
+		SessionID: a.SessionID, Generation: a.Generation, Turn: int32(turn.Turn), Sha256: b.Sha256, Bytes: b.Bytes, Tip: b.Tip, CreatedAt: now,
+	}); err != nil {
+		return fmt.Errorf("noting turn %d of session %s: %w", turn.Turn, sess.ID, err)
+	}
+	return nil
 }
 
 // lastWork is the bundle that an attempt of a session goes on from.

@@ -159,10 +159,11 @@ func TestRewindIsRefusedInWords(t *testing.T) {
 	}
 }
 
-// says has the node advertise a store and the clones for work there are.
-func (w *world) says(s *Scheduler, store string, clones ...string) {
+// says has the node advertise whether its store forks and the clones for work
+// there are.
+func (w *world) says(s *Scheduler, forks bool, clones ...string) {
 	w.t.Helper()
-	st := wire.NodeState{Version: 1, Store: store, Work: []int64{}}
+	st := wire.NodeState{Version: 1, Store: "any", Forks: forks, Work: []int64{}}
 	for _, id := range clones {
 		st.Clones = append(st.Clones, wire.Clone{Session: id, Generation: 1, Purpose: wire.PurposeWork})
 	}
@@ -179,17 +180,17 @@ func TestForkFromTheCloneOrTheBundle(t *testing.T) {
 	src := w.worked(s)
 	second := spec.Harness{Kind: spec.HarnessCommand, Command: "another", Label: "another"}
 	for name, c := range map[string]struct {
-		store  string
+		forks  bool
 		clones []string
 		clone  bool
 	}{
-		"the clone is there":         {"zfs", []string{src.ID}, true},
-		"a store that copies":        {"dir", []string{src.ID}, false},
-		"the clone is gone":          {"zfs", nil, false},
-		"another's clone is there":   {"zfs", []string{"abcdefgh22"}, false},
-		"a node that never was told": {"", nil, false},
+		"the clone is there":         {true, []string{src.ID}, true},
+		"a store that copies":        {false, []string{src.ID}, false},
+		"the clone is gone":          {true, nil, false},
+		"another's clone is there":   {true, []string{"abcdefgh22"}, false},
+		"a node that never was told": {false, nil, false},
 	} {
-		w.says(s, c.store, c.clones...)
+		w.says(s, c.forks, c.clones...)
 		sess, err := w.fork(Point{Session: src.ID, Turn: 2}, second)
 		if err != nil {
 			t.Fatal(name, err)
@@ -232,7 +233,7 @@ func TestForkFromTheCloneOrTheBundle(t *testing.T) {
 		}
 		// A clone that could not be made of it is not tried again.
 		w.outcome(s, r, wire.OutcomeInfrastructure)
-		w.says(s, c.store, c.clones...)
+		w.says(s, c.forks, c.clones...)
 		if sp, r := w.begun(s, sess.ID); sp.Fork != nil || sp.Resume == nil || w.read(s, r, sp.Resume.SHA256) != "two" {
 			t.Errorf("%s: the second attempt goes on from %+v, %+v", name, sp.Fork, sp.Resume)
 		}
@@ -258,12 +259,12 @@ func TestRewindHoldsTheClone(t *testing.T) {
 	s := w.scheduler()
 	sess := w.worked(s)
 	w.clock.Advance(2*time.Hour - 2*time.Minute)
-	w.says(s, "zfs", sess.ID)
+	w.says(s, true, sess.ID)
 	if _, err := w.rewind(Point{Session: sess.ID, Turn: 3}); err != nil {
 		t.Fatal(err)
 	}
 	w.clock.Advance(10 * time.Minute) // beyond keep_failed
-	w.says(s, "zfs", sess.ID)
+	w.says(s, true, sess.ID)
 	w.referenced(s, sess.ID)
 	if w.discards() != 0 {
 		t.Fatal("the clone is gone before it could be used")
@@ -273,5 +274,97 @@ func TestRewindHoldsTheClone(t *testing.T) {
 	sp, err := s.Spec(context.Background(), w.runner(s, sess.ID))
 	if err != nil || sp.Fork == nil || *sp.Fork != (wire.Fork{Session: sess.ID, Generation: 1, Turn: 3}) || sp.Generation != 2 {
 		t.Errorf("goes on from %+v, %+v (%v)", sp.Fork, sp.Resume, err)
+	}
+}
+
+// turn has the runner say that a turn is over in which nothing was committed.
+func (w *world) turn(s *Scheduler, r Runner, number int64, turn int) {
+	w.t.Helper()
+	reply, err := s.AppendEvents(context.Background(), r, []wire.Event{{
+		Number: number, At: w.clock.Now(), Kind: wire.EventTurn, Data: encode(wire.Turn{Turn: turn, Tip: strings.Repeat("a", 40)}),
+	}})
+	if err != nil || reply.Acked != number {
+		w.t.Fatalf("%+v %v", reply, err)
+	}
+}
+
+// A turn in which nothing was committed can be returned to: by the clone's own
+// state where that is kept, else by the work before it.
+func TestTurnsWithoutACommit(t *testing.T) {
+	w := newWorld(t)
+	s := w.scheduler()
+	sess, r := w.running(s, keep(2*time.Hour))
+	w.turn(s, r, 1, 1) // nothing is there yet
+	w.bundle(s, r, 2, "two")
+	w.turn(s, r, 2, 3)
+	w.turn(s, r, 3, 3) // said twice, as after a restart
+	w.bundle(s, r, 4, "four")
+	w.outcome(s, r, wire.OutcomeFailed)
+	w.referenced(s, sess.ID)
+	w.look(s, sess.ID)
+	resumed := func(turn int) string {
+		t.Helper()
+		if _, err := w.rewind(Point{Session: sess.ID, Generation: 1, Turn: turn}); err != nil {
+			t.Fatal(err)
+		}
+		sp, r := w.begun(s, sess.ID)
+		content := ""
+		if sp.Resume != nil {
+			content = w.read(s, r, sp.Resume.SHA256)
+		}
+		w.outcome(s, r, wire.OutcomeFailed)
+		w.look(s, sess.ID)
+		w.want(sess.ID, Failed, "")
+		return content
+	}
+	for turn, want := range []string{1: "", 2: "two", 3: "two", 4: "four"} {
+		if turn == 0 {
+			continue
+		}
+		if got := resumed(turn); got != want {
+			t.Errorf("turn %d goes on from %q, want %q", turn, got, want)
+		}
+	}
+	// The clone is there: what was not committed is in it.
+	w.says(s, true, sess.ID)
+	if _, err := w.rewind(Point{Session: sess.ID, Generation: 1, Turn: 3}); err != nil {
+		t.Fatal(err)
+	}
+	w.look(s, sess.ID)
+	w.look(s, sess.ID)
+	r = w.runner(s, sess.ID)
+	sp, err := s.Spec(context.Background(), r)
+	if err != nil || sp.Fork == nil || sp.Fork.Turn != 3 || sp.Resume != nil {
+		t.Errorf("%+v, %+v, %v", sp.Fork, sp.Resume, err)
+	}
+	// An attempt that began with something has that before its first commit.
+	w.turn(s, r, 1, 1)
+	w.outcome(s, r, wire.OutcomeFailed)
+	w.look(s, sess.ID)
+	b, err := w.db.Q().BundleOfTurn(context.Background(), storage.BundleOfTurnParams{SessionID: sess.ID, Generation: int32(sp.Generation), Turn: 1})
+	before, berr := w.db.Q().GetBundleAt(context.Background(), storage.GetBundleAtParams{SessionID: sess.ID, Generation: 1, Turn: 2})
+	if err != nil || berr != nil || b.Sha256 != before.Sha256 {
+		t.Errorf("%+v, %v; %+v, %v", b, err, before, berr)
+	}
+	// A fork begins where its session did where nothing was committed.
+	for turn, want := range map[int]string{1: "", 3: "two"} {
+		f, err := w.fork(Point{Session: sess.ID, Generation: 1, Turn: turn}, spec.Harness{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.says(s, false, sess.ID)
+		w.look(s, f.ID)
+		w.look(s, f.ID)
+		r := w.runner(s, f.ID)
+		sp, err := s.Spec(context.Background(), r)
+		if err != nil || (sp.Resume == nil) != (want == "") || want != "" && w.read(s, r, sp.Resume.SHA256) != want {
+			t.Errorf("a fork of turn %d goes on from %+v, %v", turn, sp.Resume, err)
+		}
+		w.turn(s, r, 1, 1)
+		w.outcome(s, r, wire.OutcomeFailed)
+		w.look(s, f.ID)
+	}
+	if n, err := w.db.Q().NewestBundle(context.Background(), sess.ID); err != nil || n.Sha256 == "" {
+		t.Errorf("%+v, %v", n, err)
 	}
 }

@@ -355,10 +355,13 @@ func (s *Scheduler) PutArtifact(ctx context.Context, r Runner, sum string, conte
 	})
 }
 
+// maxTurn is the highest number of a turn.
+const maxTurn = 1_000_000
+
 // PutBundle stores the work of one turn. The same turn may be stored again,
 // also with other content: the last one counts.
 func (s *Scheduler) PutBundle(ctx context.Context, r Runner, turn int, tip, sum string, content io.Reader) error {
-	if !sumName.MatchString(sum) || !objectName.MatchString(tip) || turn < 0 || turn > 1_000_000 {
+	if !sumName.MatchString(sum) || !objectName.MatchString(tip) || turn < 0 || turn > maxTurn {
 		return refuse(codeBadRequest, "a bundle needs a turn, the commit it ends at and its sha256")
 	}
 	if _, _, err := s.peek(ctx, r); err != nil {

@@ -88,6 +88,32 @@ func (q *Queries) BuildingSnapshot(ctx context.Context, arg BuildingSnapshotPara
 	return i, err
 }
 
+const bundleBeforeTurn = `-- name: BundleBeforeTurn :one
+SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 AND generation = $2 AND turn < $3 ORDER BY turn DESC LIMIT 1
+`
+
+type BundleBeforeTurnParams struct {
+	SessionID  string
+	Generation int32
+	Turn       int32
+}
+
+func (q *Queries) BundleBeforeTurn(ctx context.Context, arg BundleBeforeTurnParams) (Bundle, error) {
+	row := q.db.QueryRowContext(ctx, bundleBeforeTurn, arg.SessionID, arg.Generation, arg.Turn)
+	var i Bundle
+	err := row.Scan(
+		&i.SessionID,
+		&i.Generation,
+		&i.Turn,
+		&i.Sha256,
+		&i.Bytes,
+		&i.Tip,
+		&i.CreatedAt,
+		&i.Replaced,
+	)
+	return i, err
+}
+
 const bundleOfTurn = `-- name: BundleOfTurn :one
 
 SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 AND generation > 0
@@ -191,7 +217,7 @@ func (q *Queries) EventsRemoved(ctx context.Context, sessionID string) (bool, er
 }
 
 const getBundleAt = `-- name: GetBundleAt :one
-SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 AND generation = $2 AND turn = $3
+SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 AND generation = $2 AND turn = $3 AND sha256 <> ''
 `
 
 type GetBundleAtParams struct {
@@ -230,6 +256,36 @@ type HoldAttemptParams struct {
 // Longer than it is kept anyway, if it is still there and has ended.
 func (q *Queries) HoldAttempt(ctx context.Context, arg HoldAttemptParams) error {
 	_, err := q.db.ExecContext(ctx, holdAttempt, arg.Until, arg.SessionID, arg.Generation)
+	return err
+}
+
+const insertUnchangedTurn = `-- name: InsertUnchangedTurn :exec
+INSERT INTO bundles (session_id, generation, turn, sha256, bytes, tip, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (session_id, generation, turn) DO NOTHING
+`
+
+type InsertUnchangedTurnParams struct {
+	SessionID  string
+	Generation int32
+	Turn       int32
+	Sha256     string
+	Bytes      int64
+	Tip        string
+	CreatedAt  time.Time
+}
+
+// A turn in which nothing was committed: the bundle is that of an earlier one, or
+// none, without a sha256, where nothing was committed at all.
+func (q *Queries) InsertUnchangedTurn(ctx context.Context, arg InsertUnchangedTurnParams) error {
+	_, err := q.db.ExecContext(ctx, insertUnchangedTurn,
+		arg.SessionID,
+		arg.Generation,
+		arg.Turn,
+		arg.Sha256,
+		arg.Bytes,
+		arg.Tip,
+		arg.CreatedAt,
+	)
 	return err
 }
 

@@ -26,10 +26,12 @@ func (q *Queries) ArtifactBytes(ctx context.Context, sessionID string) (int64, e
 }
 
 const bundleBytes = `-- name: BundleBytes :one
-SELECT COALESCE(sum(GREATEST(bytes, 4096) + replaced), 0)::bigint FROM bundles WHERE session_id = $1
+SELECT COALESCE(sum(b.bytes + b.replaced), 0)::bigint
+FROM (SELECT GREATEST(max(bytes), 4096) AS bytes, sum(replaced) AS replaced FROM bundles WHERE session_id = $1 GROUP BY sha256) b
 `
 
-// All that was ever stored. The smallest takes a block of the disk.
+// All that was ever stored. The smallest takes a block of the disk; turns in
+// which nothing was committed share the bundle of the one before.
 func (q *Queries) BundleBytes(ctx context.Context, sessionID string) (int64, error) {
 	row := q.db.QueryRowContext(ctx, bundleBytes, sessionID)
 	var column_1 int64
@@ -250,7 +252,7 @@ func (q *Queries) InsertArtifact(ctx context.Context, arg InsertArtifactParams) 
 }
 
 const lastBundleBefore = `-- name: LastBundleBefore :one
-SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 AND generation < $2 AND generation > $3 ORDER BY generation DESC, turn DESC LIMIT 1
+SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 AND sha256 <> '' AND generation < $2 AND generation > $3 ORDER BY generation DESC, turn DESC LIMIT 1
 `
 
 type LastBundleBeforeParams struct {

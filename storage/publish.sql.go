@@ -396,7 +396,7 @@ func (q *Queries) ModelUse(ctx context.Context, sessionID string) (ModelUseRow, 
 }
 
 const newestBundle = `-- name: NewestBundle :one
-SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 ORDER BY generation DESC, created_at DESC, turn DESC LIMIT 1
+SELECT session_id, generation, turn, sha256, bytes, tip, created_at, replaced FROM bundles WHERE session_id = $1 AND sha256 <> '' ORDER BY generation DESC, created_at DESC, turn DESC LIMIT 1
 `
 
 // The newest work a session uploaded, of whatever attempt.

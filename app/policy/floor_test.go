@@ -291,11 +291,11 @@ func TestEachKeyOfTheFloorBinds(t *testing.T) {
 		"Models":    {floor: "models: [\"anthropic/*\"]", shown: Value{Key: "harness.model (at most)", Value: "anthropic/*"}, asked: "openai/gpt"},
 		"Harnesses": {floor: "harnesses: [opencode]", shown: Value{Key: "harness.kind (at most)", Value: "opencode"}, asked: "codex"},
 		"Data":      {floor: "data: [synthetic]", shown: Value{Key: "data.provenance (at most)", Value: "synthetic"}, asked: "production"},
-		"Images":    {floor: "images: [\"registry.example/**\"]", shown: Value{Key: "image (at most)", Value: "registry.example/**"}, asked: "docker.example/evil@sha256:" + digest,
+		"Images": {floor: "images: [\"registry.example/**\"]", shown: Value{Key: "image (at most)", Value: "registry.example/**"}, asked: "docker.example/evil@sha256:" + digest,
 			holds: func(_ spec.Spec, b Bounds) bool {
 				return b.NamesImage("registry.example/dev@sha256:"+digest) && !b.NamesImage("docker.example/evil@sha256:"+digest) && !Bounds(nil).NamesImage("registry.example/dev@sha256:"+digest)
 			}},
-		"Secrets":   {floor: "secrets: [NPM_*]", shown: Value{Key: "secrets (at most)", Value: "NPM_*"}, asked: "PRODUCTION_KEY"},
+		"Secrets": {floor: "secrets: [NPM_*]", shown: Value{Key: "secrets (at most)", Value: "NPM_*"}, asked: "PRODUCTION_KEY"},
 		"Submodules": {floor: "submodules: [\"octocat/lib-*\"]", shown: Value{Key: "submodules (at most)", Value: "octocat/lib-*"},
 			holds: func(_ spec.Spec, b Bounds) bool {
 				return b.Submodule("octocat/lib-a") && !b.Submodule("octocat/secret")

@@ -102,6 +102,9 @@ func describe(v *eventView, data []byte) {
 		if read(&x) {
 			v.Title = fmt.Sprintf("Work taken and uploaded: turn %d, commit %.12s, %s", x.Turn, x.Tip, render.Bytes(x.Bytes))
 			v.Detail = "sha256 " + x.SHA256
+			if x.SHA256 == "" {
+				v.Title, v.Detail = fmt.Sprintf("Turn %d is over; nothing was committed in it", x.Turn), ""
+			}
 		}
 	case wire.EventNote:
 		var x wire.Note

@@ -346,7 +346,7 @@ func (n *Node) look(ctx context.Context) (snapshot.Listing, snapshot.Space, erro
 
 func (n *Node) stateOf(l snapshot.Listing, sp snapshot.Space) wire.NodeState {
 	s := wire.NodeState{
-		Node: n.o.Name, Instance: n.instance, Version: wire.Version, Store: n.o.Store.Name(), Tier: n.probe.Tier, Limits: n.probe.Limits,
+		Node: n.o.Name, Instance: n.instance, Version: wire.Version, Store: n.o.Store.Name(), Forks: n.o.Store.Forks(), Tier: n.probe.Tier, Limits: n.probe.Limits,
 		FreeBytes: sp.Free, TotalBytes: sp.Total, Refuses: n.refuses(sp), Clones: []wire.Clone{}, Snapshots: []string{}, Work: []int64{},
 	}
 	n.mu.Lock()

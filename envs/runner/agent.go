@@ -69,7 +69,7 @@ func (a *attempt) boot(live context.Context, b *box) (*agent, error) {
 			ag.calls++
 			ag.mu.Unlock()
 		case wire.Prompted:
-			if d.Done {
+			if a.up.prompted(d); d.Done {
 				select {
 				case ag.turns <- struct{}{}:
 				default:

@@ -410,3 +410,64 @@ git clone -q --bare "$1" "$3"
 		t.Errorf("the result changes %q, %v", changed, err)
 	}
 }
+
+// turns are what the runner told of its turns.
+func (w *world) turns() (out []wire.Turn) {
+	w.t.Helper()
+	for _, e := range w.control.events() {
+		if e.Kind == wire.EventTurn {
+			var turn wire.Turn
+			if err := json.Unmarshal(e.Data, &turn); err != nil {
+				w.t.Fatal(err)
+			}
+			out = append(out, turn)
+		}
+	}
+	return out
+}
+
+// A turn in which nothing is committed has a number too: its state is kept, and
+// whoever returns to it finds the work before it.
+func TestTurnsWithoutACommit(t *testing.T) {
+	w := newWorld(t)
+	var asked []int
+	w.node.onTurn = func(turn int) error {
+		asked = append(asked, turn)
+		return os.WriteFile(filepath.Join(w.node.clone("work"), "home/taken"), nil, 0o644)
+	}
+	// The first prompt changes a file, the second commits it, the third does
+	// nothing. Each but the last waits until it was taken.
+	w.spec.Harness.Command = []string{"sh", "-c", `taken() { while [ ! -e "$HOME/taken" ]; do sleep 0.02; done; rm "$HOME/taken"; }
+case $(cat) in
+*prompt-c*) taken;;
+*prompt-b*) taken; git commit -qam one;;
+*prompt-a*) echo good >state.txt;;
+esac`}
+	w.spec.Prompt = "prompt-a"
+	for _, text := range []string{"prompt-b", "prompt-c"} {
+		w.control.order(wire.Directive{Kind: wire.DirectivePrompt, Prompt: &wire.PromptDirective{Text: text, Author: "hubot"}})
+	}
+	if o := w.outcome(); o.Kind != wire.OutcomeVerified {
+		t.Fatalf("%+v", o)
+	}
+	got := w.turns()
+	if len(got) != 3 || got[0].Turn != 1 || got[0].SHA256 != "" || got[0].Tip != w.spec.BaseSHA ||
+		got[1].Turn != 2 || got[1].SHA256 == "" || got[2].Turn != 3 || got[2].Tip != got[1].Tip {
+		t.Errorf("%+v", got)
+	}
+	if asked = slices.Compact(asked); !slices.Equal(asked, []int{1, 2, 3}) || !slices.Equal(w.control.turns, []int{2, 3}) {
+		t.Errorf("kept were %v, bundles %v", asked, w.control.turns)
+	}
+}
+
+// An agent that does nothing at all has had one turn.
+func TestTurnOfAnAgentThatDoesNothing(t *testing.T) {
+	w := newWorld(t)
+	w.spec.Harness.Command = []string{"true"}
+	if o := w.outcome(); o.Kind != wire.OutcomeNoChange {
+		t.Fatalf("%+v", o)
+	}
+	if got := w.turns(); len(got) != 1 || got[0] != (wire.Turn{Turn: 1, Tip: w.spec.BaseSHA}) {
+		t.Errorf("%+v", got)
+	}
+}

@@ -319,7 +319,7 @@ func (a *attempt) keep(live context.Context, o wire.Outcome, t taken) wire.Outco
 	if t.patch.path != "" {
 		o.Patch = t.patch.sha256
 	}
-	if turn := a.up.result(t); turn > 0 {
+	if turn := a.up.result(t, a.spec.BaseSHA); turn > 0 {
 		a.keepTurn(live, turn)
 	}
 	return o

@@ -15,6 +15,8 @@ type upload struct {
 	turn   int
 	tip    string
 	keep   bool // the blob is needed here afterwards
+
+	unchanged bool // there is no bundle: in this turn nothing was committed
 }
 
 // uploader sends blobs one after the other, in the order in which they came,
@@ -28,7 +30,11 @@ type uploader struct {
 	queue   []upload
 	busy    bool
 	sent    int64            // bytes of artifacts
-	turns   int              // bundles queued so far
+	turns   int              // turns queued so far
+	asked   int              // the last prompt that was given to the agent
+	done    int              // the last that it was done with
+	waiting upload           // a turn that counts when the agent is asked for more; without a number: none
+	lost    bool             // the bundle of the last turn did not arrive
 	refused map[string]error // by sha256: why it is not there
 	known   map[string]bool  // artifacts queued before, by sha256
 	last    upload           // the last bundle that arrived
@@ -70,8 +76,9 @@ func (u *uploader) artifact(b blob) {
 }
 
 // result queues the work that was taken, the first time it is called, and
-// returns the number of its turn; 0: there is none.
-func (u *uploader) result(t taken) (turn int) {
+// returns the number of its turn; 0: there is none. Without any work it is a turn
+// like others in which nothing was committed since tip.
+func (u *uploader) result(t taken, tip string) (turn int) {
 	u.mu.Lock()
 	done := u.queuedResult
 	u.queuedResult = true
@@ -83,7 +90,7 @@ func (u *uploader) result(t taken) (turn int) {
 		u.artifact(t.patch)
 	}
 	if t.bundle.path == "" {
-		return 0
+		return u.nothing(t, tip)
 	}
 	return u.bundle(t.bundle, t.tip, true)
 }
@@ -93,20 +100,75 @@ func (u *uploader) result(t taken) (turn int) {
 func (u *uploader) bundle(b blob, tip string, keep bool) (turn int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	rest := u.queue[:0]
+	rest, dropped := u.queue[:0], false
 	for _, q := range u.queue {
 		if q.bundle {
-			if !q.keep {
+			if dropped = true; !q.keep {
 				q.blob.remove()
 			}
 			continue
 		}
 		rest = append(rest, q)
 	}
+	if u.waiting.turn > 0 && !keep {
+		if u.turns++; !dropped {
+			rest = append(rest, u.waiting)
+		}
+	}
+	u.waiting = upload{}
 	u.turns++
 	u.queue = append(rest, upload{blob: b, bundle: true, turn: u.turns, tip: tip, keep: keep})
 	u.signal()
 	return u.turns
+}
+
+// prompted notes that the agent was given a prompt, or is done with it.
+func (u *uploader) prompted(p wire.Prompted) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if p.Done {
+		u.done = max(u.done, p.Prompt)
+		return
+	}
+	u.asked = max(u.asked, p.Prompt)
+	u.count()
+}
+
+// unchanged notes that a prompt was done without anything being committed since
+// tip, and returns the number of that turn. It is that of the result if the agent
+// is asked for nothing more: what it has left uncommitted is in that.
+func (u *uploader) unchanged(tip string) (turn int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.waiting = upload{bundle: true, unchanged: true, turn: u.turns + 1, tip: tip}
+	turn = u.waiting.turn
+	u.count()
+	return turn
+}
+
+// nothing is the last turn of an agent that has done nothing.
+func (u *uploader) nothing(t taken, tip string) (turn int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if t.err != nil || t.tip != "" || u.asked == 0 {
+		return 0
+	}
+	u.turns++
+	u.queue = append(u.queue, upload{bundle: true, unchanged: true, turn: u.turns, tip: tip})
+	u.waiting = upload{}
+	u.signal()
+	return u.turns
+}
+
+// count queues the turn that waits if the agent has more to do.
+func (u *uploader) count() {
+	if u.waiting.turn == 0 || u.asked <= u.done {
+		return
+	}
+	u.turns++
+	u.queue = append(u.queue, u.waiting)
+	u.waiting = upload{}
+	u.signal()
 }
 
 // send sends until ctx ends.
@@ -131,6 +193,13 @@ func (u *uploader) send(ctx context.Context) error {
 		u.mu.Unlock()
 
 		var err error
+		if next.unchanged {
+			// What it stands on has arrived, or else there is nothing to return to.
+			if !u.lost {
+				u.events.add(wire.EventTurn, wire.Turn{Turn: next.turn, Tip: next.tip})
+			}
+			continue
+		}
 		if next.bundle {
 			err = u.control.putBundle(ctx, next.turn, next.tip, next.blob)
 		} else {
@@ -143,6 +212,9 @@ func (u *uploader) send(ctx context.Context) error {
 			next.blob.remove()
 		}
 		u.mu.Lock()
+		if next.bundle {
+			u.lost = err != nil
+		}
 		switch {
 		case err != nil:
 			u.refused[next.blob.sha256] = err

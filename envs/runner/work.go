@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -43,6 +44,7 @@ func (a *attempt) work(live context.Context, b *box, s *agent, prompt string) (h
 		deadline = a.clock.After(a.workTime(begun))
 		turn     chan string // the tip of a turn that is being taken
 		again    bool        // a turn ended while another was taken
+		answered bool        // it ended with a prompt
 		lastTip  string
 		warned   bool // of the budget
 	)
@@ -63,8 +65,9 @@ func (a *attempt) work(live context.Context, b *box, s *agent, prompt string) (h
 			return
 		}
 		if why == cutNot {
-			again, turn = false, make(chan string, 1)
-			go func() { turn <- a.takeTurn(ctx, b, lastTip) }()
+			done := answered
+			again, answered, turn = false, false, make(chan string, 1)
+			go func() { turn <- a.takeTurn(ctx, b, lastTip, done) }()
 		}
 	}
 	for over := false; !over; {
@@ -98,6 +101,7 @@ func (a *attempt) work(live context.Context, b *box, s *agent, prompt string) (h
 			a.log.Info("the agent does not stop, ending its sandbox")
 			b.close()
 		case <-s.turns:
+			answered = true
 			take()
 		case <-turns.C():
 			take()
@@ -178,14 +182,18 @@ func (a *attempt) patience() time.Duration {
 }
 
 // takeTurn uploads the committed work of an agent at work and returns its tip.
-// Trouble is not told: the next turn or the end tries again.
-func (a *attempt) takeTurn(ctx context.Context, b *box, last string) string {
+// Without any since the last time it is a turn if a prompt was answered. Trouble
+// is not told: the next turn or the end tries again.
+func (a *attempt) takeTurn(ctx context.Context, b *box, last string, answered bool) string {
 	ctx, cancel := proc.WithTimeout(ctx, a.clock, a.opt.pace.git)
 	defer cancel()
 	tip, bun, err := b.turn(ctx, last)
 	if err != nil || bun.path == "" {
 		if err != nil && ctx.Err() == nil {
 			a.log.Warn("the work so far could not be taken", "error", err)
+		}
+		if err == nil && answered && ctx.Err() == nil {
+			a.keepTurn(ctx, a.up.unchanged(cmp.Or(last, a.spec.BaseSHA)))
 		}
 		return last
 	}

@@ -298,6 +298,9 @@ type Store interface {
 	// HardQuota says whether the room of a clone is enforced by the store.
 	HardQuota() bool
 
+	// Forks says whether KeepTurn and Fork are supported.
+	Forks() bool
+
 	// KeepTurn keeps the state of a clone as that after a turn (1, 2, …), for
 	// Fork. Processes may be at work in it. A turn that is kept already is
 	// success and not kept anew. It goes with the clone. ErrNotFound: no such

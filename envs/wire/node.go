@@ -14,6 +14,7 @@ type NodeState struct {
 	Instance  string `json:"instance"` // of the daemon process: another one has nothing of the former's work in hand
 	Version   int    `json:"version"`
 	Store     string `json:"store"`
+	Forks     bool   `json:"forks,omitempty"` // clones can be made of what others were after a turn
 	Tier      string `json:"tier"`
 	Limits    string `json:"limits"` // "enforced" or "best effort: <why>"
 	FreeBytes int64  `json:"free_bytes"`

@@ -319,11 +319,12 @@ type ServiceState struct {
 	Output string        `json:"output,omitempty"` // tail of its log
 }
 
-// Turn tells that the work of a turn was taken and uploaded.
+// Turn tells that the work of a turn was taken and uploaded, or that a turn is
+// over in which nothing was committed.
 type Turn struct {
 	Turn   int    `json:"turn"`
 	Tip    string `json:"tip"`
-	SHA256 string `json:"sha256"`
+	SHA256 string `json:"sha256"` // of the bundle; empty: nothing was committed since the turn before
 	Bytes  int64  `json:"bytes"`
 }
 

@@ -121,7 +121,16 @@ SELECT * FROM bundles WHERE session_id = sqlc.arg(session_id) AND generation > 0
 ORDER BY generation DESC, turn DESC LIMIT 1;
 
 -- name: GetBundleAt :one
-SELECT * FROM bundles WHERE session_id = $1 AND generation = $2 AND turn = $3;
+SELECT * FROM bundles WHERE session_id = $1 AND generation = $2 AND turn = $3 AND sha256 <> '';
+
+-- name: BundleBeforeTurn :one
+SELECT * FROM bundles WHERE session_id = $1 AND generation = $2 AND turn < $3 ORDER BY turn DESC LIMIT 1;
+
+-- name: InsertUnchangedTurn :exec
+-- A turn in which nothing was committed: the bundle is that of an earlier one, or
+-- none, without a sha256, where nothing was committed at all.
+INSERT INTO bundles (session_id, generation, turn, sha256, bytes, tip, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (session_id, generation, turn) DO NOTHING;
 
 -- name: HoldAttempt :exec
 -- Longer than it is kept anyway, if it is still there and has ended.

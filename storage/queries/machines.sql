@@ -39,8 +39,10 @@ INSERT INTO artifacts (session_id, sha256, bytes, created_at) VALUES ($1, $2, $3
 ON CONFLICT (session_id, sha256) DO NOTHING;
 
 -- name: BundleBytes :one
--- All that was ever stored. The smallest takes a block of the disk.
-SELECT COALESCE(sum(GREATEST(bytes, 4096) + replaced), 0)::bigint FROM bundles WHERE session_id = $1;
+-- All that was ever stored. The smallest takes a block of the disk; turns in
+-- which nothing was committed share the bundle of the one before.
+SELECT COALESCE(sum(b.bytes + b.replaced), 0)::bigint
+FROM (SELECT GREATEST(max(bytes), 4096) AS bytes, sum(replaced) AS replaced FROM bundles WHERE session_id = $1 GROUP BY sha256) b;
 
 -- name: UpsertBundle :exec
 INSERT INTO bundles (session_id, generation, turn, sha256, bytes, tip, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -52,7 +54,7 @@ SET replaced = bundles.replaced + CASE bundles.sha256 WHEN EXCLUDED.sha256 THEN 
 SELECT * FROM bundles WHERE session_id = $1 AND sha256 = $2 ORDER BY generation DESC, turn DESC LIMIT 1;
 
 -- name: LastBundleBefore :one
-SELECT * FROM bundles WHERE session_id = $1 AND generation < $2 AND generation > sqlc.arg(rewound) ORDER BY generation DESC, turn DESC LIMIT 1;
+SELECT * FROM bundles WHERE session_id = $1 AND sha256 <> '' AND generation < $2 AND generation > sqlc.arg(rewound) ORDER BY generation DESC, turn DESC LIMIT 1;
 
 -- name: DirectivesAfter :many
 SELECT * FROM directives WHERE session_id = $1 AND generation = $2 AND id > $3 ORDER BY id LIMIT 100;

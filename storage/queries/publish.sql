@@ -57,7 +57,7 @@ UPDATE sessions SET check_run_id = $2 WHERE id = $1;
 
 -- name: NewestBundle :one
 -- The newest work a session uploaded, of whatever attempt.
-SELECT * FROM bundles WHERE session_id = $1 ORDER BY generation DESC, created_at DESC, turn DESC LIMIT 1;
+SELECT * FROM bundles WHERE session_id = $1 AND sha256 <> '' ORDER BY generation DESC, created_at DESC, turn DESC LIMIT 1;
 
 -- name: ReportAttempt :one
 SELECT * FROM attempts WHERE session_id = $1 AND generation = $2;

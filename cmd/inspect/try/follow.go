@@ -173,7 +173,7 @@ func (f *follower) event(e storage.Event) {
 		}
 	case wire.EventTurn:
 		var d wire.Turn
-		if f.tell.verbose && read(&d) {
+		if f.tell.verbose && read(&d) && d.SHA256 != "" {
 			f.tell.detail("the work up to %.10s is kept", plain(d.Tip, 64))
 		}
 	}

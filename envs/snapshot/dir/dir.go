@@ -265,6 +265,9 @@ func (s *Store) again(clone snapshot.CloneID, asked func(marker) bool) (snapshot
 	return c, nil
 }
 
+// Forks says whether files can share their blocks here.
+func (s *Store) Forks() bool { return s.reflink }
+
 // HardQuota is false.
 func (s *Store) HardQuota() bool { return false }
 

@@ -20,6 +20,9 @@ func turns(t *testing.T, open Open) {
 	ctx := t.Context()
 	// A store that cannot says so whatever it is asked, and does nothing.
 	unsupported := errors.Is(s.KeepTurn(ctx, Clone("never"), 1), snapshot.ErrUnsupported)
+	if s.Forks() == unsupported {
+		t.Errorf("it says that it forks: %v", s.Forks())
+	}
 	publish(t, s, "s1", func(dir string) { write(t, dir, "f", "0") })
 	a, err := s.Restore(ctx, "s1", Clone("a"), 0)
 	must(t, err)

@@ -220,6 +220,9 @@ func (s *Store) makeRoot(ctx context.Context) error {
 // Name is "zfs".
 func (s *Store) Name() string { return "zfs" }
 
+// Forks is true.
+func (s *Store) Forks() bool { return true }
+
 // HardQuota is true.
 func (s *Store) HardQuota() bool { return true }
 
