@@ -131,6 +131,11 @@ func (s *Scheduler) Refs(ctx context.Context, node string) (wire.Refs, error) {
 		return refs, s.unavailable(ctx, err)
 	}
 	refs.Snapshots = append(refs.Snapshots, ids...)
+	repositories, err := s.db.Q().NodeRepositories(ctx, storage.NodeRepositoriesParams{Node: node, Since: s.clock.Now().Add(-usedWithin)})
+	if err != nil {
+		return refs, s.unavailable(ctx, err)
+	}
+	refs.Repositories = append([]int64{}, repositories...)
 	return refs, nil
 }
 

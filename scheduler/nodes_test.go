@@ -102,6 +102,16 @@ func TestNodesWorkIsLeased(t *testing.T) {
 	if err != nil || len(refs.Sessions) != 0 || len(refs.Snapshots) != 1 || refs.Snapshots[0] != next {
 		t.Fatalf("refs %+v, %v", refs, err)
 	}
+	// The mirror is kept as long as anything may need it, and then it is said so.
+	for _, over := range []string{"UPDATE snapshots SET state = 'retired'", "UPDATE environments SET used_at = '2000-01-01'", "UPDATE sessions SET state = 'stopped', finished_at = now()"} {
+		if refs, err = s.Refs(ctx, "n1"); err != nil || len(refs.Repositories) != 1 || refs.Repositories[0] != 42 {
+			t.Fatalf("before %s: %+v, %v", over, refs, err)
+		}
+		w.sql(over)
+	}
+	if refs, err = s.Refs(ctx, "n1"); err != nil || refs.Repositories == nil || len(refs.Repositories) != 0 {
+		t.Fatalf("refs %+v, %v", refs, err)
+	}
 }
 
 func TestRefreshThatANodeNeverEndsFails(t *testing.T) {

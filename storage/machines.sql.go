@@ -448,6 +448,43 @@ func (q *Queries) NodeOver(ctx context.Context, arg NodeOverParams) ([]NodeOverR
 	return items, nil
 }
 
+const nodeRepositories = `-- name: NodeRepositories :many
+SELECT e.repository_id FROM environments e WHERE e.used_at > $1::timestamptz
+UNION SELECT e.repository_id FROM snapshots n JOIN environments e ON e.id = n.environment_id WHERE n.state IN ('building', 'ready')
+UNION SELECT s.repository_id FROM sessions s WHERE s.finished_at IS NULL
+UNION SELECT s.repository_id FROM attempts a JOIN sessions s ON s.id = a.session_id WHERE a.node = $2 AND a.reaped_at IS NULL
+ORDER BY 1
+`
+
+type NodeRepositoriesParams struct {
+	Since time.Time
+	Node  string
+}
+
+// Repositories whose mirror a node must keep.
+func (q *Queries) NodeRepositories(ctx context.Context, arg NodeRepositoriesParams) ([]int64, error) {
+	rows, err := q.db.QueryContext(ctx, nodeRepositories, arg.Since, arg.Node)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var repository_id int64
+		if err := rows.Scan(&repository_id); err != nil {
+			return nil, err
+		}
+		items = append(items, repository_id)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const nodeRunning = `-- name: NodeRunning :one
 SELECT count(*)::integer FROM attempts WHERE node = $1 AND ended_at IS NULL
 `

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"inspect/envs/proc"
@@ -102,7 +103,10 @@ func (n *Node) collect(ctx context.Context) error {
 			return err
 		}))
 	}
-	errs = append(errs, n.collectImages(ctx, l), n.collectModules(ctx))
+	errs = append(errs, n.collectImages(ctx, l), n.collectModules(ctx), n.collectFormerImages(ctx, sandboxes))
+	if refs.Repositories != nil {
+		errs = append(errs, n.mirrors.collect(func(id int64) bool { return slices.Contains(refs.Repositories, id) }, n.log))
+	}
 	for _, id := range sandboxes {
 		clone, base, mine := ours(id)
 		switch {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -186,4 +187,75 @@ func TestStateIsTold(t *testing.T) {
 		return s.Node == nodeName && s.Store == "dir" && s.Tier == "fake" && s.Limits != "" && s.FreeBytes > 0 &&
 			len(s.Clones) == 1 && s.Clones[0].Session == "a" && s.Clones[0].Purpose == "work" && slices.Equal(s.Snapshots, []string{"s"})
 	})
+}
+
+// A mirror goes when nobody has needed it for long, and never while the control
+// plane says that somebody does, or says nothing about it.
+func TestMirrorsNobodyNeeds(t *testing.T) {
+	w, _, clock := collecting(t)
+	mirror := func(name string) string { return filepath.Join(w.root, "mirrors", name+".git") }
+	there := func() (names []string) {
+		for _, name := range []string{"1", "2", "3", "other", "04"} {
+			if _, err := os.Stat(mirror(name)); err == nil {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	says := func(repositories []int64) {
+		w.plane.set(func(p *plane) { p.refs.Repositories = repositories })
+		w.roundsWithin(clock)
+	}
+	for _, name := range []string{"1", "2", "3", "other", "04"} {
+		must(t, os.MkdirAll(filepath.Join(mirror(name), "objects"), 0o755))
+		must(t, os.Chtimes(mirror(name), clock.Now(), clock.Now()))
+	}
+	clock.Advance(31 * 24 * time.Hour)
+	must(t, os.Chtimes(mirror("3"), clock.Now(), clock.Now())) // fetched into just now
+	if says(nil); !slices.Equal(there(), []string{"1", "2", "3", "other", "04"}) {
+		t.Errorf("left are %q", there())
+	}
+	if says([]int64{1}); !slices.Equal(there(), []string{"1", "3", "other", "04"}) {
+		t.Errorf("left are %q", there())
+	}
+	// It was needed until now: that is not long ago.
+	if says([]int64{}); !slices.Equal(there(), []string{"1", "3", "other", "04"}) {
+		t.Errorf("left are %q", there())
+	}
+	clock.Advance(31 * 24 * time.Hour)
+	if w.roundsWithin(clock); !slices.Equal(there(), []string{"other", "04"}) {
+		t.Errorf("left are %q", there())
+	}
+}
+
+// What an earlier version unpacked outside of the store goes when no sandbox runs.
+func TestImagesOfAnEarlierVersion(t *testing.T) {
+	w, f, clock := collecting(t)
+	images := filepath.Join(w.root, "images")
+	for _, name := range []string{strings.Repeat("a", 64) + "/root/etc", "tmp-123/root", "somebody's"} {
+		must(t, os.MkdirAll(filepath.Join(images, name), 0o755))
+	}
+	must(t, os.Chmod(filepath.Join(images, strings.Repeat("a", 64), "root", "etc"), 0))
+	left := func() int {
+		entries, err := os.ReadDir(images)
+		must(t, err)
+		return len(entries)
+	}
+	f.launcher.mu.Lock()
+	f.launcher.foreign = []string{"quarantine-1"}
+	f.launcher.mu.Unlock()
+	if w.roundsWithin(clock); left() != 3 {
+		t.Errorf("%d are left while a sandbox runs", left())
+	}
+	f.launcher.mu.Lock()
+	f.launcher.foreign = nil
+	f.launcher.mu.Unlock()
+	if w.roundsWithin(clock); left() != 1 {
+		t.Errorf("%d are left", left())
+	}
+	must(t, os.Remove(filepath.Join(images, "somebody's")))
+	w.roundsWithin(clock)
+	if _, err := os.Stat(images); err == nil {
+		t.Error("the directory is left")
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,6 +17,7 @@ import (
 	"inspect/envs/image"
 	"inspect/envs/sandbox"
 	"inspect/envs/snapshot"
+	"inspect/envs/snapshot/tree"
 	"inspect/envs/wire"
 )
 
@@ -142,6 +144,32 @@ func (n *Node) collectImages(ctx context.Context, l snapshot.Listing) error {
 		_ = os.Remove(filepath.Join(n.usedDir(), string(i.ID))) // of no use any more, and of no harm
 	}
 	return errors.Join(errs...)
+}
+
+// formerImage is what earlier versions, which kept images outside of the store,
+// called one or what they were about to make one of.
+var formerImage = regexp.MustCompile(`^([0-9a-f]{64}|tmp-.+)$`)
+
+// collectFormerImages removes images that an earlier version unpacked, once no
+// sandbox runs that could have begun in one.
+func (n *Node) collectFormerImages(ctx context.Context, sandboxes []string) error {
+	dir := filepath.Join(n.o.Root, "images")
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) || len(sandboxes) > 0 {
+		return nil
+	}
+	errs := []error{err}
+	for _, e := range entries {
+		if formerImage.MatchString(e.Name()) {
+			n.log.Info("collecting an image of an earlier version", "image", e.Name())
+			errs = append(errs, tree.Remove(ctx, filepath.Join(dir, e.Name())))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("collect images of an earlier version: %w", err)
+	}
+	_ = os.Remove(dir) // not if somebody else keeps something there
+	return nil
 }
 
 // notFromImage are names of the environment that are the sandbox's own.

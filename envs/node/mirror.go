@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
@@ -182,6 +183,10 @@ func (m *mirrors) Fetch(ctx context.Context, r wire.Remote, commit string) (err 
 	if err := m.ensure(ctx, r); err != nil {
 		return fmt.Errorf("make the mirror of repository %d: %w", r.RepositoryID, err)
 	}
+	now := m.clock.Now()
+	if err := os.Chtimes(m.path(r.RepositoryID), now, now); err != nil { // a collection goes by it
+		return err
+	}
 	if m.has(ctx, r.RepositoryID, commit) {
 		return m.keep(ctx, r.RepositoryID, commit)
 	}
@@ -229,19 +234,67 @@ func (m *mirrors) tokenFor(ctx context.Context, r wire.Remote) (string, error) {
 
 // lock waits until nobody else works in the repository's mirror.
 func (m *mirrors) lock(ctx context.Context, repository int64) (unlock func(), err error) {
-	m.mu.Lock()
-	l := m.locks[repository]
-	if l == nil {
-		l = make(chan struct{}, 1)
-		m.locks[repository] = l
-	}
-	m.mu.Unlock()
+	l := m.turn(repository)
 	select {
 	case l <- struct{}{}:
 		return func() { <-l }, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// tryLock is lock that does not wait.
+func (m *mirrors) tryLock(repository int64) (unlock func(), ok bool) {
+	l := m.turn(repository)
+	select {
+	case l <- struct{}{}:
+		return func() { <-l }, true
+	default:
+		return nil, false
+	}
+}
+
+// turn holds one thing while somebody works in a repository's mirror.
+func (m *mirrors) turn(repository int64) chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.locks[repository]
+	if l == nil {
+		l = make(chan struct{}, 1)
+		m.locks[repository] = l
+	}
+	return l
+}
+
+// collect removes mirrors of repositories that nobody has needed for long, and
+// that nobody works in; needed is told of all that somebody needs now.
+func (m *mirrors) collect(needed func(int64) bool, log *slog.Logger) error {
+	found, err := filepath.Glob(filepath.Join(m.dir, "*.git"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, path := range found {
+		repository, err := strconv.ParseInt(strings.TrimSuffix(filepath.Base(path), ".git"), 10, 64)
+		if err != nil || m.path(repository) != path {
+			continue
+		}
+		now := m.clock.Now()
+		if needed(repository) {
+			errs = append(errs, os.Chtimes(path, now, now))
+			continue
+		}
+		unlock, ok := m.tryLock(repository)
+		if !ok {
+			continue
+		}
+		if st, err := os.Lstat(path); err == nil && now.Sub(st.ModTime()) >= keepUnused {
+			log.Info("collecting the mirror of a repository that nobody needs", "repository", repository)
+			errs = append(errs, m.remove(repository))
+		}
+		unlock()
+	}
+	return errors.Join(errs...)
 }
 
 // ensure makes the mirror if it is not there, and clears what a killed daemon

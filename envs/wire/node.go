@@ -56,6 +56,9 @@ type Image struct {
 type Refs struct {
 	Sessions  []SessionRef `json:"sessions"`
 	Snapshots []string     `json:"snapshots"` // ids to keep
+	// Repositories are those whose mirrors somebody may need: of environments that
+	// are used or have a snapshot, and of sessions that are not over. null: not told.
+	Repositories []int64 `json:"repositories"`
 	// Over are attempts on this node that count no more while their grants have
 	// not expired: the node obeys those no longer.
 	Over []SessionRef `json:"over,omitempty"`

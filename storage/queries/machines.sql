@@ -90,6 +90,14 @@ SELECT s.id FROM snapshots s WHERE s.node = sqlc.arg(node) AND (
   OR EXISTS (SELECT 1 FROM attempts a WHERE a.snapshot_id = s.id AND a.reaped_at IS NULL)
 ) ORDER BY s.id;
 
+-- name: NodeRepositories :many
+-- Repositories whose mirror a node must keep.
+SELECT e.repository_id FROM environments e WHERE e.used_at > sqlc.arg(since)::timestamptz
+UNION SELECT e.repository_id FROM snapshots n JOIN environments e ON e.id = n.environment_id WHERE n.state IN ('building', 'ready')
+UNION SELECT s.repository_id FROM sessions s WHERE s.finished_at IS NULL
+UNION SELECT s.repository_id FROM attempts a JOIN sessions s ON s.id = a.session_id WHERE a.node = sqlc.arg(node) AND a.reaped_at IS NULL
+ORDER BY 1;
+
 -- name: TakeWork :one
 UPDATE node_work SET state = 'taken', lease_until = sqlc.arg(lease_until)::timestamptz, attempts = attempts + 1
 WHERE id = (
