@@ -57,6 +57,9 @@ func demoCommand() *cobra.Command {
 				}
 			}
 			o.Sandbox, o.Store = tier.args(), store.args()
+			o.Erase = func(ctx context.Context, data string) error {
+				return store.erase(ctx, placesIn(data).node, ownerOf(data))
+			}
 			o.Err = io.Discard
 			if verbose {
 				o.Err = os.Stderr

@@ -56,6 +56,15 @@ func (s storeFlags) args() []string {
 	return []string{"--store", s.Kind, "--zfs-root", s.Dataset, "--zfs-fill", strconv.Itoa(s.Fill)}
 }
 
+// erase removes all that an installation has in a pool; the trees of a directory
+// go with it.
+func (s storeFlags) erase(ctx context.Context, root, owner string) error {
+	if s.Kind != storeZFS {
+		return nil
+	}
+	return zfs.Erase(ctx, zfs.Options{Dataset: s.Dataset, Mounts: root, Owner: owner, Fill: s.Fill})
+}
+
 // open opens the store; its trees are below root.
 func (s storeFlags) open(ctx context.Context, root, owner string, log *slog.Logger) (snapshot.Store, error) {
 	if s.Kind == storeZFS {

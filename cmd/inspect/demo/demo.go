@@ -36,7 +36,10 @@ type Options struct {
 
 	Sandbox []string // flags of serve that say what sandboxes are made of
 	Store   []string // and where snapshots are kept
-	Nomad   *Cluster // that sessions run in; nil: the local engine
+	// Erase removes what is kept outside of the directory that serve had, once
+	// that has ended; nil: nothing is.
+	Erase func(ctx context.Context, data string) error
+	Nomad *Cluster // that sessions run in; nil: the local engine
 
 	Harness  string   // "opencode", "codex" or "claude"; empty: the scripted agent
 	Model    string   // openai/NAME or anthropic/NAME with the key in the environment; empty: one without a mind
@@ -92,6 +95,8 @@ const (
 	octocat  = "octocat"
 	// patience bounds the story, so that a broken build ends with words.
 	patience = 10 * time.Minute
+	// eraseTime bounds what is done after it.
+	eraseTime = time.Minute
 )
 
 // Run plays the story. It leaves no process, mount, socket or file behind.
@@ -126,6 +131,16 @@ func Run(ctx context.Context, o Options) (res Result, err error) {
 	defer func() {
 		if st.model != nil {
 			st.model.Close()
+		}
+	}()
+	defer func() { // after serve has ended
+		if o.Erase == nil {
+			return
+		}
+		clear, cancel := context.WithTimeout(context.WithoutCancel(ctx), eraseTime)
+		defer cancel()
+		if eerr := o.Erase(clear, filepath.Join(dir, "data")); eerr != nil && err == nil {
+			err = fmt.Errorf("clean up: %w", eerr)
 		}
 	}()
 	stopServe, err := st.startServe(ctx)

@@ -12,7 +12,50 @@ import (
 	"inspect/envs/snapshot"
 	"inspect/envs/snapshot/storetest"
 	"inspect/envs/snapshot/zfs"
+	"inspect/envs/snapshot/zfs/zfstest"
 )
+
+// An installation that is erased leaves nothing of its own, and takes nothing of
+// others'.
+func TestErase(t *testing.T) {
+	p := newPlace(t)
+	fill := func(owner string) snapshot.Store {
+		s := p.open(t, owner)
+		publish(t, s, "of-"+owner, "x")
+		c, err := s.Restore(t.Context(), snapshot.SnapshotID("of-"+owner), storetest.Clone("c-"+owner), 0)
+		must(t, err)
+		must(t, s.KeepTurn(t.Context(), c.ID, 1))
+		_, err = s.Fork(t.Context(), c.ID, 1, storetest.Clone("f-"+owner), 0)
+		must(t, err)
+		_, err = s.Prepare(t.Context(), snapshot.BaseID("b-"+owner), "")
+		must(t, err)
+		return s
+	}
+	options := func(owner string) zfs.Options {
+		return zfs.Options{Dataset: p.dataset, Mounts: p.mounts, Owner: owner}
+	}
+	other := fill("hubot")
+	must(t, other.Close())
+	before := datasets(t, p.dataset)
+	s := fill("octocat")
+	if err := zfs.Erase(t.Context(), options("octocat")); !errors.Is(err, snapshot.ErrBusy) {
+		t.Errorf("while it is open: %v", err)
+	}
+	must(t, s.Close())
+	must(t, zfs.Erase(t.Context(), options("octocat")))
+	if after := datasets(t, p.dataset); !slices.Equal(before, after) {
+		t.Errorf("before %q, after %q", before, after)
+	}
+	must(t, zfs.Erase(t.Context(), options("hubot")))
+	if out, err := zfstest.Try("zfs", "list", "-H", "-o", "name", p.dataset); err == nil {
+		t.Errorf("the root is left: %s", out)
+	}
+	// What somebody else has made stays, empty or not.
+	run(t, "zfs", "create", "-o", "canmount=off", "-o", "mountpoint=none", p.dataset)
+	must(t, fill("octocat").Close())
+	must(t, zfs.Erase(t.Context(), options("octocat")))
+	run(t, "zfs", "list", p.dataset)
+}
 
 // What does not carry our mark itself survives everything, also where it has a
 // name that we would use.

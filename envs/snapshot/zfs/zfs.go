@@ -204,7 +204,7 @@ func (s *Store) makeRoot(ctx context.Context) error {
 		if have[name] != nil {
 			continue
 		}
-		argv := []string{"create", "-o", "canmount=off", "-o", "mountpoint=none"}
+		argv := []string{"create", "-o", "canmount=off", "-o", "mountpoint=none", "-o", propMade + "=" + s.owner}
 		if i == 0 {
 			argv = append(argv, "-o", "atime=off")
 		}
