@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -64,7 +65,7 @@ func trimLines(s string) string {
 // is the text of a request: "stop" is a command, "stop the server from
 // crashing" is a request.
 func named(first, more string) Parsed {
-	word, rest, _ := strings.Cut(strings.ReplaceAll(first, "\t", " "), " ")
+	word, rest, _ := strings.Cut(strings.Trim(strings.Map(plainSpace, first), " "), " ")
 	info, ok := Lookup(strings.ToLower(word))
 	if !ok || info.Arg == FreeText {
 		return nil
@@ -80,6 +81,8 @@ func named(first, more string) Parsed {
 	}
 	args := strings.Fields(rest)
 	switch {
+	case len(args) > 1 && args[0] == Trigger:
+		return Reply{Words: "A command needs a line of its own; nothing was done. " + seeHelp}
 	case len(args) > 1:
 		return nil
 	case info.Arg == NoArg && len(args) == 1:
@@ -97,6 +100,15 @@ func named(first, more string) Parsed {
 		return Reply{Words: fmt.Sprintf("%s is not %s: `%s %s`. Nothing was done.", quote(args[0]), argWords[info.Arg], Trigger, info.Usage)}
 	}
 	return Command{Name: info.Name, Arg: args[0]}
+}
+
+// plainSpace is r with every kind of white space as the usual one: what looks
+// like "stop" followed by nothing is that.
+func plainSpace(r rune) rune {
+	if unicode.IsSpace(r) {
+		return ' '
+	}
+	return r
 }
 
 var argPatterns = map[ArgKind]*regexp.Regexp{
@@ -131,6 +143,9 @@ func splitFlags(line string, info Info) (Flags, string, string) {
 	var flags Flags
 	seen := map[string]bool{}
 	rest := line
+	if name, ok := dashed(rest); ok && takes(info, name) {
+		return flags, "", fmt.Sprintf("A flag begins with two dashes, not with one long one as phones make of them: `--%s`. Nothing was started.", name)
+	}
 	for strings.HasPrefix(rest, "--") && flagPattern.MatchString(firstWord(rest)) {
 		after, wrong := takeFlag(&flags, rest, info, seen)
 		if wrong != "" {
@@ -148,6 +163,17 @@ func splitFlags(line string, info Info) (Flags, string, string) {
 		rest = after
 	}
 	return flags, text, ""
+}
+
+// dashed is the name of what would be a flag if its dash were two.
+func dashed(s string) (string, bool) {
+	for _, dash := range []string{"—", "–"} {
+		if rest, ok := strings.CutPrefix(firstWord(s), dash); ok {
+			name, _, _ := strings.Cut(rest, "=")
+			return name, true
+		}
+	}
+	return "", false
 }
 
 func firstWord(s string) string {

@@ -5,9 +5,11 @@ import (
 	"unicode"
 )
 
-// nearest returns the command within two edits of word, or "".
+// nearest returns the command within two edits of word, or "". Marks around the
+// word do not count.
 func nearest(word string) string {
 	best, distance := "", 3
+	word = strings.TrimFunc(word, func(r rune) bool { return !isLetter(r) })
 	for _, c := range Commands() {
 		if c.Arg == FreeText {
 			continue

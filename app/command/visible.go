@@ -2,12 +2,17 @@ package command
 
 import (
 	"bytes"
+	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/yuin/goldmark"
 	"github.com/yuin/goldmark/ast"
 	"github.com/yuin/goldmark/extension"
+	renderer "github.com/yuin/goldmark/renderer/html"
 	"github.com/yuin/goldmark/text"
+	"golang.org/x/net/html"
+	"golang.org/x/net/html/atom"
 )
 
 // Bounds on markup. The parser needs time that grows with the square of open
@@ -57,31 +62,62 @@ func nesting(line string) int {
 	return n
 }
 
-// markdown is GitHub's dialect as far as it decides what a line is.
+// markdown is GitHub's dialect as far as it decides what a line is. HTML is let
+// through: it decides, too.
 func markdown() goldmark.Markdown {
-	return goldmark.New(goldmark.WithExtensions(extension.GFM, extension.Footnote))
+	return goldmark.New(goldmark.WithExtensions(extension.GFM, extension.Footnote), goldmark.WithRendererOptions(renderer.WithUnsafe()))
 }
 
 // visible returns those candidates that a reader of the rendered comment sees
-// as the first text of a line of a top-level paragraph.
+// as the first text of a line of a top-level paragraph: one in the Markdown
+// tree, and still one in the tree of the HTML that is made of it. Where the two
+// say different things nothing is seen.
 func visible(src string, candidates []int) []int {
-	source := []byte(src)
-	doc := markdown().Parser().Parse(text.NewReader(source))
-	starts := make(map[int]bool, len(candidates))
-	for _, c := range candidates {
-		starts[c] = false
+	source, md := []byte(src), markdown()
+	doc := md.Parser().Parse(text.NewReader(source))
+	at := plain(doc, source, certain(doc, source, candidates))
+	if len(at) == 0 {
+		return nil
 	}
-	var open htmlStack
-	for n := doc.FirstChild(); n != nil; n = n.NextSibling() {
-		switch n := n.(type) {
-		case *ast.HTMLBlock:
-			open.feed(blockBytes(n, source))
-		case *ast.Paragraph:
-			markParagraph(n, source, &open, starts)
-		default:
-			// Tags in headings, lists and quotes stay within them.
+	// The tree refers to the text, so a mark in it is rendered where it belongs.
+	for i, c := range source {
+		if c == markByte {
+			source[i] = ' '
 		}
-		if open.comment {
+	}
+	for i, c := range at {
+		copy(source[c:], mark(i))
+	}
+	var rendered bytes.Buffer
+	if err := md.Renderer().Render(&rendered, source, doc); err != nil {
+		return nil
+	}
+	shown := shownMarks(rendered.Bytes())
+	var out []int
+	for i, c := range at {
+		if shown[mark(i)] {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// markByte begins a mark: no other text has it.
+const markByte = '\x01'
+
+// mark is as long as Trigger and stands for the i-th candidate.
+func mark(i int) string { return fmt.Sprintf("%c%0*d", markByte, len(Trigger)-1, i) }
+
+// plain returns the candidates that the Markdown tree has as plain text of a
+// top-level paragraph. A piece of text counts only if it is a direct child of
+// the paragraph: what stands in code, in a link's title or is struck out does not.
+func plain(doc ast.Node, source []byte, candidates []int) []int {
+	starts := make(map[int]bool, len(candidates))
+	for n := doc.FirstChild(); n != nil; n = n.NextSibling() {
+		if raw, ok := n.FirstChild().(*ast.RawHTML); ok && rawEnd.Match(raw.Segments.Value(source)) {
+			break // what follows is read in another way by GitHub
+		}
+		if p, ok := n.(*ast.Paragraph); ok && !markParagraph(p, source, starts) {
 			break
 		}
 	}
@@ -94,150 +130,109 @@ func visible(src string, candidates []int) []int {
 	return at
 }
 
-// markParagraph marks in starts the candidates that are plain text of p. A
-// piece of text counts only if it is a direct child of the paragraph: what
-// stands in code, in HTML, in a link's title or is struck out does not.
-func markParagraph(p *ast.Paragraph, source []byte, open *htmlStack, starts map[int]bool) {
+// markParagraph collects where the plain text of p begins. It returns false if
+// what follows p is not certain to be seen.
+func markParagraph(p *ast.Paragraph, source []byte, starts map[int]bool) bool {
 	var math int // number of $$ seen in this paragraph
 	for n := p.FirstChild(); n != nil; n = n.NextSibling() {
-		switch n := n.(type) {
-		case *ast.Text:
-			segment := n.Segment
-			if _, ok := starts[segment.Start]; ok && open.empty() && math%2 == 0 {
-				starts[segment.Start] = true
-			}
-			words := segment.Value(source)
-			math += bytes.Count(words, []byte("$$"))
-			if bytes.Contains(words, []byte("<!--")) {
-				open.comment = true // never closed: what follows is not certain to be seen
-				return
-			}
-		case *ast.RawHTML:
-			for i := 0; i < n.Segments.Len(); i++ {
-				segment := n.Segments.At(i)
-				open.feed(segment.Value(source))
-			}
-		}
-	}
-}
-
-func blockBytes(n *ast.HTMLBlock, source []byte) []byte {
-	var b bytes.Buffer
-	lines := n.Lines()
-	for i := 0; i < lines.Len(); i++ {
-		line := lines.At(i)
-		b.Write(line.Value(source))
-	}
-	if n.HasClosure() {
-		b.Write(n.ClosureLine.Value(source))
-	}
-	return b.Bytes()
-}
-
-// htmlStack follows which HTML elements are open. It errs towards "open": a
-// command that is not seen can be given again, one that nobody saw cannot be
-// taken back.
-type htmlStack struct {
-	names   []string
-	comment bool // an unterminated comment began
-}
-
-func (h *htmlStack) empty() bool { return len(h.names) == 0 && !h.comment }
-
-// maxOpen bounds the stack; deeper is taken as never closed.
-const maxOpen = 256
-
-// feed reads tags from a piece of raw HTML.
-func (h *htmlStack) feed(b []byte) {
-	s := string(b)
-	for {
-		i := strings.IndexByte(s, '<')
-		if i < 0 {
-			return
-		}
-		s = s[i+1:]
-		switch {
-		case strings.HasPrefix(s, "!--"):
-			j := strings.Index(s[3:], "-->")
-			if j < 0 {
-				h.comment = true
-				return
-			}
-			s = s[3+j+3:]
-		case strings.HasPrefix(s, "/"):
-			name := tagName(s[1:])
-			h.close(name)
-		default:
-			if name := tagName(s); name != "" && !isVoid(name) {
-				rest, selfClosed := skipTag(s)
-				s = rest
-				if !selfClosed || !isForeign(name) {
-					h.push(name)
-				}
-			}
-		}
-	}
-}
-
-func (h *htmlStack) push(name string) {
-	if len(h.names) < maxOpen {
-		h.names = append(h.names, name)
-	}
-}
-
-// close ends the innermost element of that name and everything left open in it.
-func (h *htmlStack) close(name string) {
-	for i := len(h.names) - 1; i >= 0; i-- {
-		if h.names[i] == name {
-			h.names = h.names[:i]
-			return
-		}
-	}
-}
-
-// tagName reads a tag's name in lower case, "" if s does not start with one.
-func tagName(s string) string {
-	n := 0
-	for n < len(s) && n < 64 {
-		c := s[n] | 0x20
-		if c >= 'a' && c <= 'z' || n > 0 && (s[n] >= '0' && s[n] <= '9' || s[n] == '-') {
-			n++
+		t, ok := n.(*ast.Text)
+		if !ok {
 			continue
 		}
-		break
-	}
-	return strings.ToLower(s[:n])
-}
-
-// skipTag moves past a tag's end, minding quoted attribute values.
-func skipTag(s string) (rest string, selfClosed bool) {
-	var quote byte
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case quote != 0:
-			if c == quote {
-				quote = 0
-			}
-		case c == '"' || c == '\'':
-			quote = c
-		case c == '>':
-			return s[i+1:], i > 0 && s[i-1] == '/'
+		starts[t.Segment.Start] = math%2 == 0
+		words := t.Segment.Value(source)
+		math += bytes.Count(words, []byte("$$"))
+		if bytes.Contains(words, []byte("<!--")) {
+			return false // a comment that is never closed
 		}
 	}
-	return "", false
+	return true
 }
 
-// isVoid says whether an element has no content or ends by itself where the
-// next block begins.
-func isVoid(name string) bool {
-	switch name {
-	case "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr",
-		"p", "li", "dt", "dd", "tr", "td", "th", "summary":
-		return true
+// certain drops the candidates at lines about which readers of Markdown do not
+// agree. A row as below a table's head may begin a table in the midst of
+// something else, a tag alone a block of HTML: then they are in doubt up to the
+// next blank line, and if the row does not fit the line above it, from the last one.
+func certain(doc ast.Node, source []byte, candidates []int) []int {
+	var out, block []int // block: since the last blank line
+	var above []byte
+	code, pos, doubt := inFences(doc), 0, false
+	for line := range bytes.Lines(source) {
+		blank := len(bytes.Trim(line, " \t\n")) == 0
+		switch {
+		case blank:
+			out, block, doubt = append(out, block...), nil, false
+		case code[pos]:
+		case len(above) > 0 && bytes.ContainsAny(line, "|:") && delimiterRow.Match(line):
+			if doubt = true; cells(above) != cells(line) {
+				block = nil
+			}
+		case loneTag.Match(line):
+			doubt = true
+		}
+		if above = line; blank {
+			above = nil
+		}
+		pos += len(line)
+		for len(candidates) > 0 && candidates[0] < pos {
+			if !doubt {
+				block = append(block, candidates[0])
+			}
+			candidates = candidates[1:]
+		}
 	}
-	return false
+	return append(out, block...)
 }
 
-// isForeign says whether "/>" really closes the element; for those of HTML it
-// means nothing.
-func isForeign(name string) bool { return name == "svg" || name == "math" || name == "path" }
+// inFences is where the lines of fenced code begin.
+func inFences(doc ast.Node) map[int]bool {
+	out := map[int]bool{}
+	for n := doc.FirstChild(); n != nil; n = n.NextSibling() {
+		if _, ok := n.(*ast.FencedCodeBlock); !ok {
+			continue
+		}
+		for i := range n.Lines().Len() {
+			out[n.Lines().At(i).Start] = true
+		}
+	}
+	return out
+}
+
+// cells counts those of a table's row.
+func cells(row []byte) int { return bytes.Count(bytes.Trim(row, " \t\n|"), []byte("|")) }
+
+var (
+	// rawEnd is a closing tag that goldmark does not take for the start of a block.
+	rawEnd       = regexp.MustCompile(`^(?i)</(pre|script|style|textarea)\b`)
+	delimiterRow = regexp.MustCompile(`^[ \t]*\|?[ \t]*:?-+:?[ \t]*(\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*\n?$`)
+	loneTag      = regexp.MustCompile(`^ {0,3}</?[A-Za-z][A-Za-z0-9-]*([ \t/][^>]*)?>[ \t]*\n?$`)
+)
+
+// tableTag is how a tag begins whose element browsers move the rest of its
+// content out of.
+var tableTag = regexp.MustCompile(`(?i)<(/?)(table|caption|colgroup|col|thead|tbody|tfoot|tr|td|th)\b`)
+
+// shownMarks are those in the text of paragraphs which stand in nothing else, as
+// a browser reads the HTML, without the text of elements in these.
+func shownMarks(rendered []byte) map[string]bool {
+	rendered = tableTag.ReplaceAll(rendered, []byte("<${1}x-$2"))
+	nodes, err := html.ParseFragment(bytes.NewReader(rendered), &html.Node{Type: html.ElementNode, Data: "body", DataAtom: atom.Body})
+	if err != nil {
+		return nil // nested too deeply
+	}
+	shown := map[string]bool{}
+	for _, p := range nodes {
+		if p.DataAtom != atom.P {
+			continue
+		}
+		for n := p.FirstChild; n != nil; n = n.NextSibling {
+			if n.Type != html.TextNode {
+				continue
+			}
+			for _, after := range strings.Split(n.Data, string(markByte))[1:] {
+				shown[string(markByte)+after[:min(len(after), len(Trigger)-1)]] = true
+			}
+		}
+	}
+	return shown
+}
