@@ -63,6 +63,49 @@ func (q *Queries) InsertPrompt(ctx context.Context, arg InsertPromptParams) (int
 	return result.RowsAffected()
 }
 
+const issueChangesSeen = `-- name: IssueChangesSeen :many
+SELECT guid, payload, received_at FROM deliveries
+WHERE repository_id = $1::bigint AND event IN ('issues', 'pull_request')
+  AND action IN ('labeled', 'unlabeled', 'closed', 'reopened') AND received_at > $2::timestamptz
+ORDER BY received_at DESC LIMIT 500
+`
+
+type IssueChangesSeenParams struct {
+	RepositoryID int64
+	Since        time.Time
+}
+
+type IssueChangesSeenRow struct {
+	Guid       string
+	Payload    []byte
+	ReceivedAt time.Time
+}
+
+// Deliveries that tell of a label put on or taken off, or of an issue closed or
+// opened again, somewhere in a repository, the latest first.
+func (q *Queries) IssueChangesSeen(ctx context.Context, arg IssueChangesSeenParams) ([]IssueChangesSeenRow, error) {
+	rows, err := q.db.QueryContext(ctx, issueChangesSeen, arg.RepositoryID, arg.Since)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []IssueChangesSeenRow
+	for rows.Next() {
+		var i IssueChangesSeenRow
+		if err := rows.Scan(&i.Guid, &i.Payload, &i.ReceivedAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const openSessionsOfHead = `-- name: OpenSessionsOfHead :many
 SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context, pull_seen_at FROM sessions
 WHERE repository_id = $1::bigint AND head_repo_id = $1::bigint

@@ -2,9 +2,11 @@ package intake
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"inspect/app/github"
 	"inspect/app/policy"
@@ -44,6 +46,57 @@ func (in *Intake) labeled(ctx context.Context, guid string, p payload, repo gith
 		return result{}, err
 	}
 	return in.settle(ctx, w.asker(), fmt.Sprintf("label-%d", p.Label.ID)+"-"+on.UpdatedAt, []string{w.key})
+}
+
+// withdrawn says why a label has no effect any more, as later events tell: it was
+// taken off again, or the issue closed. Empty: it has.
+func (in *Intake) withdrawn(ctx context.Context, w *wish) (string, error) {
+	own, err := in.o.DB.Q().DeliveryByGUID(ctx, w.guid)
+	if storage.IsMissing(err) || err == nil && w.at.IsZero() {
+		return "", nil // no delivery told of it: GitHub was asked
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading delivery %s: %w", w.guid, err)
+	}
+	seen, err := in.o.DB.Q().IssueChangesSeen(ctx, storage.IssueChangesSeenParams{RepositoryID: w.repo.ID, Since: own.ReceivedAt.Add(-24 * time.Hour)})
+	if err != nil {
+		return "", fmt.Errorf("looking for what happened to issue %d since: %w", w.issue.Number, err)
+	}
+	var label, state struct {
+		at     time.Time
+		action string
+	}
+	for _, d := range seen {
+		var p payload
+		if json.Unmarshal(d.Payload, &p) != nil {
+			continue
+		}
+		on := p.Issue
+		if on == nil && p.PullRequest != nil {
+			i := p.PullRequest.issue()
+			on = &i
+		}
+		if on == nil || on.Number != w.issue.Number || !moment(on.UpdatedAt).After(w.at) {
+			continue
+		}
+		last := &state
+		if p.Action == "labeled" || p.Action == "unlabeled" {
+			if p.Label == nil || !strings.EqualFold(p.Label.Name, w.label) {
+				continue
+			}
+			last = &label
+		}
+		if at := moment(on.UpdatedAt); at.After(last.at) { // of one second the latest that came
+			last.at, last.action = at, p.Action
+		}
+	}
+	switch {
+	case label.action == "unlabeled":
+		return fmt.Sprintf("the label %q was taken off again before it was worked on", w.label), nil
+	case state.action == "closed":
+		return "the issue was closed before the label was worked on", nil
+	}
+	return "", nil
 }
 
 // labelKey is the same for every delivery that tells of this labelling, and

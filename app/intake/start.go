@@ -70,6 +70,13 @@ func (in *Intake) tryStart(ctx context.Context, w *wish) error {
 	case w.issue.Locked:
 		return &answer{comment.Closed("locked")}
 	}
+	if w.kind == kindLabel {
+		if why, err := in.withdrawn(ctx, w); err != nil {
+			return err
+		} else if why != "" {
+			return &refusal{why}
+		}
+	}
 	bounds, allowed := in.floor(w.repo)
 	if !allowed {
 		// Once for each issue: asking again does not change it.

@@ -57,6 +57,14 @@ SELECT guid, payload, received_at FROM deliveries
 WHERE repository_id = sqlc.arg(repository_id)::bigint AND event = 'pull_request' AND action = 'synchronize' AND received_at > sqlc.arg(since)::timestamptz
 ORDER BY received_at DESC LIMIT 200;
 
+-- name: IssueChangesSeen :many
+-- Deliveries that tell of a label put on or taken off, or of an issue closed or
+-- opened again, somewhere in a repository, the latest first.
+SELECT guid, payload, received_at FROM deliveries
+WHERE repository_id = sqlc.arg(repository_id)::bigint AND event IN ('issues', 'pull_request')
+  AND action IN ('labeled', 'unlabeled', 'closed', 'reopened') AND received_at > sqlc.arg(since)::timestamptz
+ORDER BY received_at DESC LIMIT 500;
+
 -- name: TakeBranch :execrows
 -- A branch of ours goes on in another session, if it is where the caller saw it.
 UPDATE branches SET session_id = sqlc.arg(session_id)
