@@ -51,6 +51,9 @@ func (c *Client) tokenFor(ctx context.Context, repo int64, p purpose) (string, e
 	if err := c.pace.silent(); err != nil {
 		return "", err // nor is a token asked for that could not be used
 	}
+	if p == forPushing {
+		return "", fmt.Errorf("%w: write to the contents of repository %d without a token of that one push", ErrForbidden, repo)
+	}
 	t, err := c.tokens.get(ctx, repo, p, fresh)
 	return t.Token, err
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -20,8 +21,9 @@ const (
 	MaxTitle      = 255    // check run output title, annotation title
 	MaxPullTitle  = 256
 	MaxCheckText  = 65_000   // summary and text: 65,535 bytes at GitHub, less head-room
+	MaxReviewers  = 15       // asked with one request
 	MaxAnnotation = 64 << 10 // message and raw_details of one annotation
-	maxBody       = 8 << 20  // one request in all
+	maxBody       = 24 << 20 // one request in all
 	perBatch      = 50       // annotations in one request
 	maxName       = 1 << 10  // what is no text: ids, SHAs, addresses
 )
@@ -29,8 +31,10 @@ const (
 // A field says what one member of a request body may be.
 type field struct {
 	kind kind
-	max  int   // bytes of a text or name; items of a list
-	of   shape // members of an object, or of each item of a list
+	max  int            // bytes of a text or name; items of a list
+	of   shape          // members of an object, or of each item of a list
+	form *regexp.Regexp // of a name; nil: any
+	null bool           // null is allowed
 }
 
 type kind int
@@ -43,6 +47,8 @@ const (
 	object              // a shape
 	list                // of objects
 	numbers             // of integers
+	names               // for machines
+	file                // of the repository: sent as it was judged, to the letter
 )
 
 // A shape is a body with all its members; a member not listed is refused.
@@ -60,6 +66,26 @@ var (
 		// Asking for rights on a head that is ours anyway.
 		"maintainer_can_modify": {kind: boolean},
 	}
+	reviewersBody = shape{
+		"reviewers":      {kind: names, max: MaxReviewers},
+		"team_reviewers": {kind: names, max: MaxReviewers},
+	}
+	blobBody = shape{"content": {kind: file, max: 4 * (MaxBlob/3 + 1)}, "encoding": {kind: name, max: 10}}
+	treeBody = shape{
+		"base_tree": {kind: name, max: 64},
+		"tree": {kind: list, max: 10_000, of: shape{
+			"path":    {kind: file, max: 4096},
+			"mode":    {kind: name, max: 6},
+			"type":    {kind: name, max: 6},
+			"sha":     {kind: name, max: 64, null: true},
+			"content": {kind: file, max: MaxTreeInline},
+		}},
+	}
+	// No author, committer or signature: GitHub signs what has none.
+	commitBody    = shape{"message": {kind: text, max: MaxComment}, "tree": {kind: name, max: 64}, "parents": {kind: names, max: 1}}
+	newBranchBody = shape{"ref": {kind: name, max: maxName, form: regexp.MustCompile(`^refs/heads/.`)}, "sha": {kind: name, max: 64}}
+	// A branch is never forced.
+	branchBody     = shape{"sha": {kind: name, max: 64}}
 	annotationBody = shape{
 		"path":             {kind: name, max: maxName},
 		"start_line":       {kind: number},
@@ -105,6 +131,7 @@ var (
 			"checks":        {kind: name, max: 5},
 			"actions":       {kind: name, max: 5},
 			"merge_queues":  {kind: name, max: 5},
+			"members":       {kind: name, max: 5, form: regexp.MustCompile(`^read$`)},
 		}},
 	}
 )
@@ -186,6 +213,9 @@ func (f funnel) object(s shape, in map[string]any, at string) error {
 			return fmt.Errorf("%w: send the field %q", ErrForbidden, at+key)
 		}
 		if v == nil {
+			if fd.null {
+				continue
+			}
 			return fmt.Errorf("%w: send null as %q", ErrForbidden, at+key)
 		}
 		out, err := f.value(fd, v, at+key)
@@ -211,7 +241,15 @@ func (f funnel) value(fd field, v any, at string) (any, error) {
 		if !ok {
 			return nil, wrong
 		}
+		if fd.form != nil && !fd.form.MatchString(s) {
+			return nil, fmt.Errorf("%w: send %q as %q", ErrForbidden, f.redactor.String(redact.Cut(s, 100)), at)
+		}
 		return s, f.name(s, fd.max, at)
+	case file:
+		s, ok := v.(string)
+		if !ok || len(s) > fd.max {
+			return nil, wrong
+		}
 	case number:
 		if n, ok := v.(json.Number); !ok || strings.ContainsAny(n.String(), ".eE") {
 			return nil, wrong
@@ -226,7 +264,7 @@ func (f funnel) value(fd field, v any, at string) (any, error) {
 			return nil, wrong
 		}
 		return m, f.object(fd.of, m, at+".")
-	case list, numbers:
+	case list, numbers, names:
 		items, ok := v.([]any)
 		if !ok {
 			return nil, wrong
@@ -235,8 +273,11 @@ func (f funnel) value(fd field, v any, at string) (any, error) {
 			return nil, fmt.Errorf("%w: send %d items as %q, at most %d are allowed", ErrForbidden, len(items), at, fd.max)
 		}
 		item := field{kind: number}
-		if fd.kind == list {
+		switch fd.kind {
+		case list:
 			item = field{kind: object, of: fd.of}
+		case names:
+			item = field{kind: name, max: 100}
 		}
 		for i := range items {
 			out, err := f.value(item, items[i], at)

@@ -52,6 +52,37 @@ func TestWhatIsNeverSent(t *testing.T) {
 			_, _, err := api.Git.UpdateRef(ctx, "octocat", "hello", &gh.Reference{Ref: &ref, Object: &gh.GitObject{SHA: &sha40}}, true)
 			return err
 		},
+		"force a branch": func(api *gh.Client) error {
+			ref := "refs/heads/inspect/x"
+			_, _, err := api.Git.UpdateRef(ctx, "octocat", "hello", &gh.Reference{Ref: &ref, Object: &gh.GitObject{SHA: &sha40}}, true)
+			return err
+		},
+		"move a tag": func(api *gh.Client) error {
+			req, err := api.NewRequest("PATCH", "repos/octocat/hello/git/refs/tags/v1", map[string]string{"sha": sha40})
+			if err != nil {
+				return err
+			}
+			_, err = api.Do(ctx, req, nil)
+			return err
+		},
+		"make a tag": func(api *gh.Client) error {
+			ref := "refs/tags/v1"
+			_, _, err := api.Git.CreateRef(ctx, "octocat", "hello", &gh.Reference{Ref: &ref, Object: &gh.GitObject{SHA: &sha40}})
+			return err
+		},
+		"make a commit in somebody's name": func(api *gh.Client) error {
+			req, err := api.NewRequest("POST", "repos/octocat/hello/git/commits", map[string]any{
+				"message": "x", "tree": sha40, "parents": []string{sha40}, "author": map[string]string{"name": "x", "email": "x"},
+			})
+			if err != nil {
+				return err
+			}
+			_, err = api.Do(ctx, req, nil)
+			return err
+		},
+		"make a branch without a token of that push": func(*gh.Client) error {
+			return c.post(ctx, Repo{7, "octocat", "hello"}, "POST", "make a branch", "git/refs", map[string]string{"ref": "refs/heads/inspect/x", "sha": sha40}, nil)
+		},
 		"change the repository": func(api *gh.Client) error {
 			_, _, err := api.Repositories.Edit(ctx, "octocat", "hello", &gh.Repository{Private: &yes})
 			return err
@@ -149,6 +180,15 @@ func TestRoutes(t *testing.T) {
 		{"PUT", "repos/octocat/hello/rulesets/1", false},
 		{"DELETE", "repos/octocat/hello/rulesets/1", false},
 		{"PATCH", "app/hook/config", false},
+		{"POST", "repos/octocat/hello/git/refs", true},
+		{"PATCH", "repos/octocat/hello/git/refs/heads/inspect/%23x", true},
+		{"PATCH", "repos/octocat/hello/git/refs/heads", false},
+		{"PATCH", "repos/octocat/hello/git/refs/tags/v1", false},
+		{"PATCH", "repos/octocat/hello/git/refs/heads/../tags/v1", false},
+		{"DELETE", "repos/octocat/hello/git/refs/heads/inspect/x", false},
+		{"POST", "repos/octocat/hello/git/tags", false},
+		{"POST", "repos/octocat/hello/pulls/1/requested_reviewers", true},
+		{"DELETE", "repos/octocat/hello/pulls/1/requested_reviewers", false},
 		{"GET", "repos/octocat/hello/pulls/1", true},
 		{"POST", "repos/octocat/hello/pulls/1/reviews", false},
 		{"PATCH", "repos/octocat/hello/pulls/1", false},

@@ -16,11 +16,14 @@ func TestTokensStayWithinTheManifest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Nobody has to give it: it is asked for only to have teams review, and where
+	// it was not given people are asked alone.
+	m.Permissions["members"] = "read"
 	asked, possible := slices.Sorted(maps.Keys(m.Permissions)), slices.Sorted(maps.Keys(tokenBody["permissions"].of))
 	if !slices.Equal(asked, possible) {
 		t.Errorf("app.yml has %q, tokens can have %q", asked, possible)
 	}
-	purposes := map[purpose]bool{forNames: true, forReading: true, forPushing: true}
+	purposes := map[purpose]bool{forNames: true, forReading: true, forPushing: true, forTeams: true}
 	for _, r := range slices.Concat(perRepository, perApp) {
 		purposes[r.purpose] = true
 	}

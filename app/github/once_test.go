@@ -2,15 +2,18 @@ package github
 
 import (
 	"context"
+	"crypto/sha1" // git's, not ours
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
+	"inspect/envs/wire"
 	"inspect/fixtures/githubd"
 )
 
@@ -54,7 +57,9 @@ type onceWorld struct {
 	pull     int
 	sha      string
 	delivery int64
-	n        int // of wishes
+	push     wire.GitToken
+	tree     string // of sha
+	n        int    // of wishes
 }
 
 func newOnceWorld(t *testing.T) *onceWorld {
@@ -76,6 +81,9 @@ func newOnceWorld(t *testing.T) *onceWorld {
 	must(t, err)
 	w.pull, err = w.OpenPullRequest("octocat/parcel", "octocat", "remarked", "main", "x", "x", false)
 	must(t, err)
+	w.push, err = w.c.PushToken(ctx, w.repo.ID)
+	must(t, err)
+	w.tree = w.git("rev-parse", w.sha+"^{tree}")
 	w.SetWebhookURL(hook.URL)
 	w.Ping()
 	must(t, w.Drain(ctx))
@@ -100,6 +108,23 @@ func (w *onceWorld) get(path string, into any) {
 	must(w.t, err)
 	defer resp.Body.Close()
 	must(w.t, json.NewDecoder(resp.Body).Decode(into))
+}
+
+// git asks the repository itself; "" is an error.
+func (w *onceWorld) git(args ...string) string {
+	w.t.Helper()
+	dir, err := w.GitDir("octocat/parcel")
+	if err != nil {
+		dir, err = w.GitDir("octocat/box")
+	}
+	must(w.t, err)
+	cmd := exec.Command("git", args...)
+	cmd.Dir = dir
+	out, err := cmd.Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
 }
 
 // wishes are one for each route that writes. Each call wants something new.
@@ -135,6 +160,28 @@ func (w *onceWorld) wishes() []wish {
 		return n
 	}
 	branch := fmt.Sprintf("inspect/wish-%d", w.n)
+	// made is 1 if git has the object with that SHA.
+	made := func(sha string) int {
+		if w.git("cat-file", "-t", sha) == "" {
+			return 0
+		}
+		return 1
+	}
+	var unseen string // of a commit that nothing leads to
+	commits := func() int {
+		for _, line := range strings.Split(w.git("cat-file", "--batch-all-objects", "--batch-check=%(objecttype) %(objectname)"), "\n") {
+			if sha, is := strings.CutPrefix(line, "commit "); is && strings.Contains(w.git("cat-file", "commit", sha), mark) {
+				return 1
+			}
+		}
+		return 0
+	}
+	at := func(branch, sha string) int {
+		if w.git("rev-parse", "-q", "--verify", "refs/heads/"+branch) == sha {
+			return 1
+		}
+		return 0
+	}
 	redelivered := 0
 	for _, d := range w.Deliveries() {
 		if d.Redelivery {
@@ -243,6 +290,75 @@ func (w *onceWorld) wishes() []wish {
 				return n
 			},
 		},
+		{ // objects that no branch has are no effect that anybody sees
+			route: "POST /git/blobs", count: func() int { return made(hash(mark)) },
+			want: func(ctx context.Context) error {
+				_, err := w.c.as(w.push).createBlob(ctx, w.repo, []byte(mark))
+				return err
+			},
+		},
+		{
+			route: "POST /git/trees", count: func() int { return made(hash(mark + " in a tree")) },
+			want: func(ctx context.Context) error {
+				text := mark + " in a tree"
+				_, err := w.c.as(w.push).createTree(ctx, w.repo, w.tree, []TreeEntry{{Path: "a", Mode: 0o100644, Text: &text}})
+				return err
+			},
+		},
+		{
+			route: "POST /git/commits", count: commits,
+			want: func(ctx context.Context) error {
+				_, err := w.c.as(w.push).createCommit(ctx, w.repo, NewCommit{Message: mark, Tree: w.tree, Parent: w.sha})
+				return err
+			},
+		},
+		{
+			route: "POST /git/refs", count: func() int { return at(branch, w.sha) },
+			want: func(ctx context.Context) error { return w.c.PutBranch(ctx, w.repo, w.push, branch, "", w.sha) },
+			there: func(ctx context.Context) (bool, error) {
+				sha, err := w.c.Ref(ctx, w.repo, "heads/"+branch)
+				if errors.Is(err, ErrNotFound) {
+					return false, nil
+				}
+				return sha == w.sha, err
+			},
+		},
+		{
+			route: "PATCH /git/refs/heads/{ref...}",
+			ready: func() {
+				ctx := ctxFor(w.t)
+				must(w.t, w.c.PutBranch(ctx, w.repo, w.push, branch, "", w.sha))
+				c, err := w.c.as(w.push).createCommit(ctx, w.repo, NewCommit{Message: mark, Tree: w.tree, Parent: w.sha})
+				must(w.t, err)
+				unseen = c.SHA
+			},
+			want:  func(ctx context.Context) error { return w.c.PutBranch(ctx, w.repo, w.push, branch, w.sha, unseen) },
+			count: func() int { return at(branch, unseen) },
+		},
+		{
+			route: "POST /pulls/{id}/requested_reviewers",
+			ready: func() {
+				_, err := w.PushCommit("octocat/parcel", "octocat", branch, "x", map[string]githubd.File{"x": {Body: branch}})
+				must(w.t, err)
+				newIssue, err = w.OpenPullRequest("octocat/parcel", "octocat", branch, "main", "x", "x", true)
+				must(w.t, err)
+			},
+			want: func(ctx context.Context) error {
+				return w.c.RequestReviewers(ctx, w.repo, newIssue, []string{"hubot"}, nil)
+			},
+			there: func(ctx context.Context) (bool, error) {
+				people, _, err := w.c.Reviewers(ctx, w.repo, newIssue)
+				return slices.Contains(people, "hubot"), err
+			},
+			count: func() int {
+				if newIssue == 0 {
+					return 0
+				}
+				var got struct{ Users []any }
+				w.get(fmt.Sprintf("/repos/octocat/parcel/pulls/%d/requested_reviewers", newIssue), &got)
+				return len(got.Users)
+			},
+		},
 		{
 			route: "POST app/hook/deliveries/{id}/attempts",
 			want:  func(ctx context.Context) error { return w.app.Redeliver(ctx, w.delivery) },
@@ -295,6 +411,7 @@ func TestEachEffectOnce(t *testing.T) {
 			t.Run(name+"/"+wish.route, func(t *testing.T) {
 				w.t = t
 				w.rested()
+				w.slow.late = 0 // what the one before did not need
 				if wish.ready != nil {
 					wish.ready()
 				}
@@ -388,7 +505,9 @@ func (w *onceWorld) until(wish wish, moved bool) {
 func faultPath(route string) string {
 	parts := strings.Split(strings.Trim(route, "/"), "/")
 	for i, p := range parts {
-		if strings.HasPrefix(p, "{") {
+		if strings.HasSuffix(p, "...}") {
+			parts[i] = "**"
+		} else if strings.HasPrefix(p, "{") {
 			parts[i] = "*"
 		}
 	}
@@ -397,4 +516,9 @@ func faultPath(route string) string {
 		return path
 	}
 	return "/repos/*/*" + path
+}
+
+// hash is the SHA that git gives a file.
+func hash(content string) string {
+	return fmt.Sprintf("%x", sha1.Sum(fmt.Appendf(nil, "blob %d\x00%s", len(content), content)))
 }

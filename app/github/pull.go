@@ -249,5 +249,8 @@ func purposeOf(ctx context.Context, r *route) purpose {
 	if r.purpose == forTalking && ctx.Value(onPull{}) != nil {
 		return forPulls
 	}
+	if r.purpose == forPulls && ctx.Value(withTeams{}) != nil {
+		return forTeams
+	}
 	return r.purpose
 }

@@ -65,6 +65,13 @@ var perRepository = []route{
 	{method: "GET", path: "/pulls/{id}/comments", purpose: forPulls},
 	{method: "GET", path: "/pulls/{id}/reviews", purpose: forPulls},
 	{method: "POST", path: "/pulls/comments/{id}/reactions", what: "reaction", body: reactionBody, purpose: forPulls},
+	{method: "GET", path: "/pulls/{id}/requested_reviewers", purpose: forPulls},
+	{method: "POST", path: "/pulls/{id}/requested_reviewers", what: "request for a review", body: reviewersBody, purpose: forPulls},
+	{method: "POST", path: "/git/blobs", what: "file", body: blobBody, purpose: forPushing},
+	{method: "POST", path: "/git/trees", what: "tree", body: treeBody, purpose: forPushing},
+	{method: "POST", path: "/git/commits", what: "commit", body: commitBody, purpose: forPushing},
+	{method: "POST", path: "/git/refs", what: "branch", body: newBranchBody, purpose: forPushing},
+	{method: "PATCH", path: "/git/refs/heads/{ref...}", what: "branch", body: branchBody, purpose: forPushing},
 	{method: "POST", path: "/pulls", what: "pull request", body: newPullBody, purpose: forPulls},
 }
 

@@ -33,7 +33,8 @@ const (
 	forChecks  purpose = "checks"        // check runs
 	forPulls   purpose = "pull requests" // finding and creating them
 	forLogs    purpose = "logs"          // of jobs that failed
-	forPushing purpose = "pushing"       // one push by git, no request of ours
+	forPushing purpose = "pushing"       // one push, by git or, signed, by us
+	forTeams   purpose = "teams"         // asking them, besides people, for a review
 )
 
 // permissions of a purpose. Lookups of people and rules take the token for
@@ -54,6 +55,8 @@ func (p purpose) permissions() permissions {
 		return permissions{"metadata": "read", "pull_requests": "write"}
 	case forLogs:
 		return permissions{"metadata": "read", "actions": "read"}
+	case forTeams:
+		return permissions{"metadata": "read", "pull_requests": "write", "members": "read"}
 	case forPushing:
 		return permissions{"metadata": "read", "contents": "write"}
 	}

@@ -329,7 +329,7 @@ func TestEveryRouteHasItsPurpose(t *testing.T) {
 				writes++
 			}
 		}
-		if writes > 1 || r.write() && writes != 1 || p["contents"] == "write" {
+		if writes > 1 || r.write() && writes != 1 || (p["contents"] == "write") != (r.purpose == forPushing) {
 			t.Errorf("%s %s has a token with %s", r.method, r.path, p)
 		}
 	}

@@ -46,6 +46,22 @@ func (n noForge) CreatePullRequest(context.Context, github.Repo, github.NewPullR
 	return github.PullRequest{}, errAsked
 }
 func (n noForge) RevokeToken(context.Context, wire.GitToken) {}
+func (noForge) SignedCommit(context.Context, github.Repo, wire.GitToken, github.NewCommit) (github.Commit, error) {
+	return github.Commit{}, errAsked
+}
+
+func (noForge) PutBranch(context.Context, github.Repo, wire.GitToken, string, string, string) error {
+	return errAsked
+}
+
+func (noForge) RequestReviewers(context.Context, github.Repo, int, []string, []string) error {
+	return errAsked
+}
+
+func (noForge) Reviewers(context.Context, github.Repo, int) (people, teams []string, err error) {
+	return nil, nil, errAsked
+}
+
 func (n noForge) PushToken(context.Context, int64) (wire.GitToken, error) {
 	return wire.GitToken{}, errAsked
 }

@@ -39,6 +39,10 @@ type GitHub interface {
 	CreatePullRequest(ctx context.Context, repo github.Repo, n github.NewPullRequest) (github.PullRequest, error)
 	PushToken(ctx context.Context, repositoryID int64) (wire.GitToken, error)
 	RevokeToken(ctx context.Context, token wire.GitToken)
+	SignedCommit(ctx context.Context, repo github.Repo, token wire.GitToken, n github.NewCommit) (github.Commit, error)
+	PutBranch(ctx context.Context, repo github.Repo, token wire.GitToken, branch, from, sha string) error
+	RequestReviewers(ctx context.Context, repo github.Repo, number int, people, teams []string) error
+	Reviewers(ctx context.Context, repo github.Repo, number int) (people, teams []string, err error)
 }
 
 // Blobs is what publishing needs of the store of evidence; *storage.Blobs has it.
@@ -188,6 +192,7 @@ type job struct {
 	trusted *trusted
 	im      Imported
 	verdict policy.Verdict
+	signed  bool // the commit is one that GitHub made
 }
 
 // Publish judges the session's bundle, pushes it and, if there is a forge,
@@ -240,12 +245,17 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 	if j.session.Deliver == scheduler.DeliverPatch {
 		return none, patchOnly()
 	}
-	head, tree, message, err := p.makeCommit(ctx, j)
+	made, err := p.makeCommit(ctx, j)
 	if err != nil {
 		return none, err
 	}
-	if j.session.HeadSha != head {
-		if err := p.mayPush(ctx, j, offer{branch: branch, message: message.text, email: message.by.Email}); err != nil {
+	before, err := p.signedBefore(ctx, j, made.tree)
+	if err != nil {
+		return none, err
+	}
+	sign := before != ""
+	if j.session.HeadSha != made.head && (!sign || j.session.HeadSha != before) {
+		if sign, err = p.mayPush(ctx, j, branch, made.message); err != nil {
 			return none, err
 		}
 	}
@@ -254,15 +264,18 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 		return none, err
 	}
 	title := subject(j.redactor, j.session)
-	body := pullBody(j.redactor, j.session, kept.Manifest, j.verdict.Risks, head, kept.Digest, p.sessionURL(session))
-	if err := p.judgeTexts(branch, message.text, title, body); err != nil {
+	body := func(head string) string {
+		return pullBody(j.redactor, j.session, kept.Manifest, j.verdict.Risks, receiptHead{head, j.signed}, kept.Digest, p.sessionURL(session))
+	}
+	if err := p.judgeTexts(branch, made.message.text, title, body(made.head)); err != nil {
 		return none, err
 	}
-	if err := p.deliver(ctx, j, branch, head); err != nil {
+	head, err := p.bring(ctx, j, branch, made, sign)
+	if err != nil {
 		return none, err
 	}
 	receipt := scheduler.Receipt{
-		Branch: branch, HeadSHA: head, Tree: tree,
+		Branch: branch, HeadSHA: head, Tree: made.tree,
 		Evidence: kept.Digest, EventsHead: kept.Manifest.Events.Head, EventsCount: kept.Manifest.Events.Count,
 		Withheld: j.verdict.Withheld,
 	}
@@ -274,7 +287,7 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 		return receipt, nil
 	}
 	pr, err := p.pullRequest(ctx, j, github.NewPullRequest{
-		Title: title, Body: body, Head: branch, Base: j.session.BaseBranch, Draft: true,
+		Title: title, Body: body(head), Head: branch, Base: j.session.BaseBranch, Draft: true,
 	})
 	if err != nil {
 		return none, err
@@ -509,26 +522,37 @@ type message struct {
 	by   Identity
 }
 
+// commit is the one commit that is pushed. Where GitHub has to sign it, another
+// one of the same tree and message takes the place of head.
+type commit struct {
+	head, tree string
+	message    message
+}
+
 // makeCommit makes the commit to push in a fresh trusted repository.
-func (p *Publisher) makeCommit(ctx context.Context, j *job) (head, tree string, m message, err error) {
+func (p *Publisher) makeCommit(ctx context.Context, j *job) (c commit, err error) {
 	by, err := p.author(ctx)
 	if err != nil {
-		return "", "", m, err
+		return c, err
 	}
 	s := j.session
-	m = message{text: commitMessage(j.redactor, s, j.im.Messages, p.sessionURL(s.ID)), by: by}
+	var signer Identity
+	if j.spec.Publish.SignOff {
+		signer = by
+	}
+	c.message = message{text: commitMessage(j.redactor, s, j.im.Messages, p.sessionURL(s.ID), signer), by: by}
 	if j.trusted, err = newTrusted(j.dir, j.mirror); err != nil {
-		return "", "", m, err
+		return c, err
 	}
 	j.trusted.local = p.noForge
 	if err = j.trusted.adopt(j.cell.dir, j.im.Pack); err != nil {
-		return "", "", m, err
+		return c, err
 	}
-	if tree, err = j.trusted.tree(ctx, j.im, j.verdict.Withheld); err != nil {
-		return "", "", m, err
+	if c.tree, err = j.trusted.tree(ctx, j.im, j.verdict.Withheld); err != nil {
+		return c, err
 	}
-	head, err = j.trusted.commit(ctx, tree, s.BaseSha, m.text, m.by, s.CreatedAt)
-	return head, tree, m, err
+	c.head, err = j.trusted.commit(ctx, c.tree, s.BaseSha, c.message.text, by, s.CreatedAt)
+	return c, err
 }
 
 // author is who the commit is made by.
@@ -544,30 +568,38 @@ func (p *Publisher) author(ctx context.Context) (Identity, error) {
 	return identity(bot.Login, fmt.Sprintf("%d+%s@users.noreply.github.com", bot.ID, bot.Login)), nil
 }
 
+// gitHubCommitter is the address of the committer of what GitHub commits.
+const gitHubCommitter = "noreply@github.com"
+
 // mayPush asks again, at the last moment, whether the requester may write here
-// and whether rules of the repository would let the push pass.
-func (p *Publisher) mayPush(ctx context.Context, j *job, o offer) error {
+// and whether rules of the repository would let the push pass; and whether they
+// want it signed.
+func (p *Publisher) mayPush(ctx context.Context, j *job, branch string, m message) (sign bool, err error) {
 	if p.noForge {
-		return nil
+		return false, nil
 	}
 	s := j.session
 	may, err := p.authority.Decide(ctx, j.github, j.repo, policy.ActorOf(s.RequesterID, s.RequesterLogin), policy.NeedWrite)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if !may.Allow {
-		return &refusal{scheduler.Stopped, ReasonDenied, fmt.Sprintf("%s, who asked for this, may not write to the repository any more.", s.RequesterLogin)}
+		return false, &refusal{scheduler.Stopped, ReasonDenied, fmt.Sprintf("%s, who asked for this, may not write to the repository any more.", s.RequesterLogin)}
 	}
-	rules, err := j.github.BranchRules(ctx, j.repo, o.branch)
+	rules, err := j.github.BranchRules(ctx, j.repo, branch)
 	switch {
 	case errors.Is(err, github.ErrDenied), errors.Is(err, github.ErrNotFound):
 		// Plans without rulesets answer like this; the push itself decides.
-		return nil
+		rules = nil
 	case err != nil:
-		return fmt.Errorf("read the rules for %s: %w", o.branch, err)
+		return false, fmt.Errorf("read the rules for %s: %w", branch, err)
+	}
+	o := offer{branch: branch, message: m.text, email: m.by.Email, committer: m.by.Email}
+	if sign = wantsSigned(j.spec.Publish.Signed, rules); sign {
+		o.signed, o.committer = true, gitHubCommitter
 	}
 	if why := refusedBy(rules, o); why != "" {
-		return refuse(ReasonRules, "The repository's rules stand in the way: %s. Leave %s/** out of the rule or let the App bypass it.", why, strings.SplitN(o.branch, "/", 2)[0])
+		return false, refuse(ReasonRules, "The repository's rules stand in the way: %s. Leave %s/** out of the rule or let the App bypass it.", why, strings.SplitN(branch, "/", 2)[0])
 	}
-	return nil
+	return sign, nil
 }

@@ -253,7 +253,13 @@ func (p *Publisher) pushOnce(ctx context.Context, j *job, key, branch, head, exp
 	if err := p.record(ctx, s.ID, w); err != nil {
 		return fmt.Errorf("push to %s: it cannot be recorded, so it is not made: %w", branch, err)
 	}
-	end, words, err := j.trusted.push(ctx, p.cloneURL(j.repo), token.Token, head, branch, expected, p.pushEnv, p.redactor)
+	var end pushEnd
+	var words string
+	if j.signed {
+		end, words, err = p.pushSigned(github.ForSession(ctx, s.ID, key), j, token, head, branch, expected)
+	} else {
+		end, words, err = j.trusted.push(ctx, p.cloneURL(j.repo), token.Token, head, branch, expected, p.pushEnv, p.redactor)
+	}
 	if w.Phase, w.Words = github.WriteAnswered, end.String(); err != nil {
 		w.Words = p.redactor.String(err.Error())
 	}

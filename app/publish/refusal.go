@@ -22,6 +22,7 @@ const (
 	ReasonRules       = "branch_rules"           // rules of the repository refuse the push
 	ReasonPushRefused = "push_refused"           // GitHub refused the push
 	ReasonBranchMoved = "branch_moved"           // somebody else pushed to our branch
+	ReasonUnsigned    = "unsigned"               // the commit has to be signed, and cannot be
 	ReasonPullRefused = "pull_request_refused"   // GitHub refused the pull request
 )
 

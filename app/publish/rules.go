@@ -11,10 +11,15 @@ import (
 
 // offer is what would be pushed, as far as rules look at it.
 type offer struct {
-	branch  string
-	message string
-	email   string
+	branch    string
+	message   string
+	email     string // of the author
+	committer string // address of the committer
+	signed    bool
 }
+
+// ruleSignatures is the type of a rule that wants signed commits.
+const ruleSignatures = "required_signatures"
 
 // refusedBy says in words why rules of the repository would refuse to let us
 // create a branch; empty if none would. Rules about pull requests, reviews,
@@ -27,8 +32,10 @@ func refusedBy(rules []github.Rule, o offer) string {
 			return where(r) + " lets nobody create branches like " + o.branch
 		case "update":
 			return where(r) + " lets nobody push to branches like " + o.branch
-		case "required_signatures":
-			return where(r) + " wants signed commits on " + o.branch + ", and Inspect does not sign yet"
+		case ruleSignatures:
+			if !o.signed {
+				return where(r) + " wants signed commits on " + o.branch + ", and publish.signed is never"
+			}
 		case "branch_name_pattern":
 			if p, bad := broken(r, o.branch); bad {
 				return fmt.Sprintf("%s wants branch names that %s, which %s does not", where(r), p, o.branch)
@@ -38,8 +45,12 @@ func refusedBy(rules []github.Rule, o offer) string {
 				return fmt.Sprintf("%s wants commit messages that %s", where(r), p)
 			}
 		case "commit_author_email_pattern", "committer_email_pattern":
-			if p, bad := broken(r, o.email); bad {
-				return fmt.Sprintf("%s wants commits by addresses that %s, which %s does not", where(r), p, o.email)
+			email := o.email
+			if r.Type == "committer_email_pattern" {
+				email = o.committer
+			}
+			if p, bad := broken(r, email); bad {
+				return fmt.Sprintf("%s wants commits by addresses that %s, which %s does not", where(r), p, email)
 			}
 		}
 	}

@@ -34,7 +34,7 @@ type Step struct {
 // Begin records that a step is about to be done. Generation 0 is for effects a
 // session has once, whatever attempt they come from.
 func (s *Steps) Begin(ctx context.Context, session string, generation int32, name string) (*Step, error) {
-	st := &Step{steps: s, key: fmt.Sprintf("%s/%d/%s", session, generation, name)}
+	st := &Step{steps: s, key: stepKey(session, generation, name)}
 	n, err := s.DB.Q().BeginEffect(ctx, storage.BeginEffectParams{Key: st.key, SessionID: session, Now: s.Clock.Now()})
 	if err != nil {
 		return nil, fmt.Errorf("record the step %s: %w", st.key, err)
@@ -48,6 +48,25 @@ func (s *Steps) Begin(ctx context.Context, session string, generation int32, nam
 	}
 	st.Repeated, st.Done, st.Result = true, row.State == "done", row.Result.RawMessage
 	return st, nil
+}
+
+// Done is what came of a step that is done; nil if it is not.
+func (s *Steps) Done(ctx context.Context, session string, generation int32, name string) (json.RawMessage, error) {
+	key := stepKey(session, generation, name)
+	row, err := s.DB.Q().EffectByKey(ctx, key)
+	switch {
+	case storage.IsMissing(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("look up the step %s: %w", key, err)
+	case row.State != "done":
+		return nil, nil
+	}
+	return row.Result.RawMessage, nil
+}
+
+func stepKey(session string, generation int32, name string) string {
+	return fmt.Sprintf("%s/%d/%s", session, generation, name)
 }
 
 // Key names the effect in the world.

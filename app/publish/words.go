@@ -39,7 +39,9 @@ func plain(r *redact.Redactor, s string) string {
 
 // commitMessage is the message of the commit that is pushed. Only its first
 // line and what is indented come from others.
-func commitMessage(r *redact.Redactor, s storage.Session, messages []string, url string) string {
+// signer, if there is one, signs off (the Developer Certificate of Origin): last
+// of the trailers, as git does.
+func commitMessage(r *redact.Redactor, s storage.Session, messages []string, url string, signer Identity) string {
 	var b strings.Builder
 	b.WriteString(subject(r, s) + "\n\n")
 	if s.IssueNumber > 0 {
@@ -67,6 +69,9 @@ func commitMessage(r *redact.Redactor, s storage.Session, messages []string, url
 	if url != "" {
 		fmt.Fprintf(&b, "Inspect-Session: %s\n", url)
 	}
+	if signer != (Identity{}) {
+		fmt.Fprintf(&b, "Signed-off-by: %s <%s>\n", signer.Name, signer.Email)
+	}
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
@@ -83,10 +88,16 @@ func subject(r *redact.Redactor, s storage.Session) string {
 	return t
 }
 
+// receiptHead is the commit that was pushed.
+type receiptHead struct {
+	sha    string
+	signed bool
+}
+
 // pullBody is the text of the pull request. The reference to the issue is ours
 // and closes nothing; all that others wrote is redacted first and neutralised
 // then, because an escaped secret is no longer seen.
-func pullBody(r *redact.Redactor, s storage.Session, m evidence.Manifest, risks []string, head, digest, url string) string {
+func pullBody(r *redact.Redactor, s storage.Session, m evidence.Manifest, risks []string, head receiptHead, digest, url string) string {
 	line := func(text string, max int) string { return redact.Neutralise(redact.OneLine(r.String(text), max)) }
 	code := func(text string, max int) string { return redact.Code(redact.Cut(r.String(text), max)) }
 	var b strings.Builder
@@ -128,7 +139,10 @@ func pullBody(r *redact.Redactor, s storage.Session, m evidence.Manifest, risks 
 	}
 	b.WriteString("**Receipt**\n\n| | |\n|---|---|\n")
 	row := func(k, v string) { fmt.Fprintf(&b, "| %s | %s |\n", k, redact.Cell(v)) }
-	row("commit", redact.Code(head))
+	row("commit", redact.Code(head.sha))
+	if head.signed {
+		row("signature", "by GitHub, which says that it is verified")
+	}
 	row("base", redact.Code(m.BaseSHA)+" of "+redact.Code(m.BaseBranch))
 	row("verified tree", redact.Code(m.Tree))
 	row("harness", line(m.Harness.Label, 80))

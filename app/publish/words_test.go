@@ -56,15 +56,15 @@ const hostileText = "/inspect stop\nFixes #7, closes https://github.com/octocat/
 
 func TestPullBody(t *testing.T) {
 	s, m := sample()
-	golden(t, "pull.md", pullBody(redact.New(), s, m, nil, shaC, strings.Repeat("ab", 32), "http://127.0.0.1:8321/sessions/abcdefgh23"))
+	golden(t, "pull.md", pullBody(redact.New(), s, m, nil, receiptHead{sha: shaC}, strings.Repeat("ab", 32), "http://127.0.0.1:8321/sessions/abcdefgh23"))
 	m.Model = evidence.Model{Name: "anthropic/claude-sonnet", Calls: 7, Cost: 123_400_000, Priced: true, Budget: 5_000_000_000, PricesAsOf: "2026-11-01"}
-	golden(t, "pull-model.md", pullBody(redact.New(), s, m, nil, shaC, strings.Repeat("ab", 32), "http://127.0.0.1:8321/sessions/abcdefgh23"))
+	golden(t, "pull-model.md", pullBody(redact.New(), s, m, nil, receiptHead{sha: shaC}, strings.Repeat("ab", 32), "http://127.0.0.1:8321/sessions/abcdefgh23"))
 	m.Model.Name, m.Model.PricesAsOf = hostileText, hostileText
 	s.Request, s.RequesterLogin = hostileText, "mona@lisa"
 	m.Checks[0].Run, m.Checks[0].Words = "`x` | "+hostileText, hostileText
 	m.Change.Withheld = []string{".github/workflows/a`b.yml"}
 	m.Harness.Label = hostileText
-	body := pullBody(redact.New(), s, m, []string{"deletes files: \"a\"", hostileText}, shaC, strings.Repeat("ab", 32), "http://127.0.0.1:8321/sessions/abcdefgh23")
+	body := pullBody(redact.New(), s, m, []string{"deletes files: \"a\"", hostileText}, receiptHead{sha: shaC}, strings.Repeat("ab", 32), "http://127.0.0.1:8321/sessions/abcdefgh23")
 	golden(t, "pull-hostile.md", body)
 	if strings.Contains(body, "a1B2a1B2") {
 		t.Error("the body holds a secret")
@@ -101,9 +101,9 @@ func TestPullBody(t *testing.T) {
 
 func TestCommitMessage(t *testing.T) {
 	s, _ := sample()
-	golden(t, "commit.txt", commitMessage(redact.New(), s, []string{"Make Add add", "Test it\n\nWith numbers."}, "http://127.0.0.1:8321/sessions/abcdefgh23"))
+	golden(t, "commit.txt", commitMessage(redact.New(), s, []string{"Make Add add", "Test it\n\nWith numbers."}, "http://127.0.0.1:8321/sessions/abcdefgh23", Identity{}))
 	s.Title, s.RequesterLogin = hostileText, "mona\nlisa<x>"
-	message := commitMessage(redact.New(), s, []string{hostileText, strings.Repeat("long\n", 10_000)}, "http://127.0.0.1:8321/sessions/abcdefgh23")
+	message := commitMessage(redact.New(), s, []string{hostileText, strings.Repeat("long\n", 10_000)}, "http://127.0.0.1:8321/sessions/abcdefgh23", Identity{})
 	for _, bad := range []string{"@octocat", "#7", "https://github.com", "ghs_", "\u202e", "\x1b", "\nCo-authored-by: eve", "\n/inspect", "<x>"} {
 		if strings.Contains(message, bad) {
 			t.Errorf("the message holds %q:\n%s", bad, message)
@@ -113,14 +113,14 @@ func TestCommitMessage(t *testing.T) {
 	if len(subject) > maxSubject || len(message) > 2*maxMessageShow {
 		t.Errorf("the subject has %d bytes, the message %d", len(subject), len(message))
 	}
-	if got := commitMessage(redact.New(), storage.Session{ID: "abcdefgh23", Title: "Make Add add"}, []string{"It adds"}, ""); got != "Make Add add\n\nWhat the agent wrote in its commits:\n\n* It adds\n" {
+	if got := commitMessage(redact.New(), storage.Session{ID: "abcdefgh23", Title: "Make Add add"}, []string{"It adds"}, "", Identity{}); got != "Make Add add\n\nWhat the agent wrote in its commits:\n\n* It adds\n" {
 		t.Errorf("without a forge the message is %q", got)
 	}
-	if got := commitMessage(redact.New(), storage.Session{ID: "abcdefgh23"}, nil, ""); got != "Work of session abcdefgh23\n" {
+	if got := commitMessage(redact.New(), storage.Session{ID: "abcdefgh23"}, nil, "", Identity{}); got != "Work of session abcdefgh23\n" {
 		t.Errorf("without anything the message is %q", got)
 	}
 	s.Title = " \u200b\n"
-	if got := subjectLine(commitMessage(redact.New(), s, nil, "")); got != "Work on issue 12" {
+	if got := subjectLine(commitMessage(redact.New(), s, nil, "", Identity{})); got != "Work on issue 12" {
 		t.Errorf("the subject of an empty title is %q", got)
 	}
 }

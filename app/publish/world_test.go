@@ -42,6 +42,8 @@ type world struct {
 	writer  int64 // id of monalisa
 	log     *bytes.Buffer
 	opts    Options
+
+	appOptions github.Options
 	p       *Publisher
 	n       *int // sessions so far
 }
@@ -64,10 +66,11 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	redactor := redact.New()
-	w.app, err = github.New(github.Options{
+	w.appOptions = github.Options{
 		AppID: 12345, Key: w.server.KeyPEM(), APIBase: w.server.URL(), GitBase: w.server.URL(), WriteSpacing: -1,
 		Redactor: redactor, Reads: proc.Policy{Attempts: 2, First: time.Millisecond, Max: time.Millisecond}, Log: slog.New(slog.DiscardHandler),
-	})
+	}
+	w.app, err = github.New(w.appOptions)
 	w.ok(err)
 	_, err = w.app.Bot(context.Background()) // as when the program starts
 	w.ok(err)

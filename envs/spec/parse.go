@@ -342,6 +342,13 @@ func build(root *yaml.Node) Spec {
 	number(child(publish, "max_files"), &s.Publish.MaxFiles)
 	size(child(publish, "max_bytes"), &s.Publish.MaxBytes)
 	s.Publish.FourEyes = yes(child(publish, "four_eyes"))
+	if text(child(publish, "signed"), &s.Publish.Signed); s.Publish.Signed == SignedAuto {
+		s.Publish.Signed = ""
+	}
+	s.Publish.SignOff = yes(child(publish, "signoff"))
+	if text(child(publish, "reviewers"), &s.Publish.Reviewers); s.Publish.Reviewers == ReviewersCode {
+		s.Publish.Reviewers = ""
+	}
 	texts(child(child(root, "triggers"), "labels"), &s.Triggers.Labels)
 	return s
 }
@@ -357,6 +364,7 @@ func buildLimits(n *yaml.Node, l *Limits) {
 	duration(child(n, "timeout"), &l.Timeout)
 	number(child(n, "concurrent"), &l.Concurrent)
 	number(child(n, "open_pull_requests"), &l.OpenPullRequests)
+	number(child(n, "open_pull_requests_per_requester"), &l.OpenPullRequestsEach)
 	if budget := child(n, "budget_usd"); budget != nil {
 		l.Budget, _ = ParseMoney(budget.Value)
 	}

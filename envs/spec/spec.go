@@ -147,8 +147,10 @@ type Limits struct {
 	Concurrent  int           `json:"concurrent"`   // sessions of this repository at once
 	// OpenPullRequests of sessions of this repository, beyond which none is
 	// started; 0: any number.
-	OpenPullRequests int   `json:"open_pull_requests,omitempty"`
-	Budget           Money `json:"budget"` // of the session's model calls
+	OpenPullRequests int `json:"open_pull_requests,omitempty"`
+	// OpenPullRequestsEach is the same for those that one person asked for.
+	OpenPullRequestsEach int   `json:"open_pull_requests_per_requester,omitempty"`
+	Budget               Money `json:"budget"` // of the session's model calls
 }
 
 // Refresh says how fresh snapshots are kept, and how fresh a session wants its
@@ -208,7 +210,23 @@ type Publish struct {
 	// FourEyes: what a session was asked for is approved by somebody who had no
 	// hand in it, and so is its pull request.
 	FourEyes bool `json:"four_eyes,omitempty"`
+	// Signed: SignedAlways or SignedNever; else the commit is signed where the
+	// repository's rules want it.
+	Signed string `json:"signed,omitempty"`
+	// SignOff adds a Signed-off-by trailer of the App's own account.
+	SignOff bool `json:"signoff,omitempty"`
+	// Reviewers: ReviewersNone, or else the code owners of what changed are asked.
+	Reviewers string `json:"reviewers,omitempty"`
 }
+
+// What publish.signed and publish.reviewers can be, besides their defaults.
+const (
+	SignedAuto    = "auto"
+	SignedAlways  = "always"
+	SignedNever   = "never"
+	ReviewersCode = "codeowners"
+	ReviewersNone = "none"
+)
 
 // PushHead has results for a pull request pushed onto its head branch, where the
 // operator allows it.

@@ -71,6 +71,22 @@ func (f forge) Protected(context.Context, github.Repo, string) (bool, error) {
 
 func (f forge) RevokeToken(context.Context, wire.GitToken) {}
 
+func (forge) SignedCommit(context.Context, github.Repo, wire.GitToken, github.NewCommit) (github.Commit, error) {
+	return github.Commit{}, errNoForge
+}
+
+func (forge) PutBranch(context.Context, github.Repo, wire.GitToken, string, string, string) error {
+	return errNoForge
+}
+
+func (forge) RequestReviewers(context.Context, github.Repo, int, []string, []string) error {
+	return errNoForge
+}
+
+func (forge) Reviewers(context.Context, github.Repo, int) (people, teams []string, err error) {
+	return nil, nil, errNoForge
+}
+
 func (f forge) PushToken(context.Context, int64) (wire.GitToken, error) {
 	return wire.GitToken{}, errNoForge
 }
