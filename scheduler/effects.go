@@ -59,6 +59,12 @@ type Receipt struct {
 	EventsCount int64  `json:"events_count"`
 	// Withheld lists paths that were not pushed because GitHub refuses them to us.
 	Withheld []string `json:"withheld,omitempty"`
+	// Signed: GitHub made and signed the commit, and says that it is verified.
+	Signed bool `json:"signed,omitempty"`
+	// Reviewers are the code owners who were asked to review the pull request:
+	// logins, and teams as org/slug. Unasked could not be, each with a reason.
+	Reviewers []string `json:"reviewers,omitempty"`
+	Unasked   []string `json:"unasked,omitempty"`
 }
 
 // Engine runs attempts. It is deliberately narrow: it starts and stops

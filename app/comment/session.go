@@ -86,6 +86,9 @@ type Receipt struct {
 	Chain       string   // head of the event chain
 	Events      int64    // length of the event chain
 	Withheld    []string // paths GitHub refuses us; a patch of them is in the evidence
+	Signed      bool     // GitHub made the commit, and says that its signature is verified
+	Reviewers   []string // who was asked for a review; teams as org/slug
+	Unasked     []string // who could not be asked, each with a reason
 }
 
 // Link is a named address.
@@ -155,7 +158,17 @@ func writeReceipt(b *strings.Builder, f Facts) {
 	if r == nil {
 		return
 	}
-	fmt.Fprintf(b, "\nPushed to %s, head %s as read back from GitHub.\n", redact.Code(r.Branch), redact.Code(short(r.HeadSHA)))
+	fmt.Fprintf(b, "\nPushed to %s, head %s as read back from GitHub.", redact.Code(r.Branch), redact.Code(short(r.HeadSHA)))
+	if r.Signed {
+		b.WriteString(" GitHub signed it, and says that the signature is verified.")
+	}
+	b.WriteString("\n")
+	if len(r.Reviewers) > 0 {
+		fmt.Fprintf(b, "\nAsked for a review, as code owners: %s.\n", codes(r.Reviewers))
+	}
+	if len(r.Unasked) > 0 {
+		fmt.Fprintf(b, "\nCode owners who could not be asked: %s.\n", codes(r.Unasked))
+	}
 	if len(r.Withheld) > 0 {
 		b.WriteString("\nNot pushed, because GitHub takes these paths only from people; the evidence holds them as a patch:\n")
 		for i, p := range r.Withheld {
@@ -166,6 +179,19 @@ func writeReceipt(b *strings.Builder, f Facts) {
 			fmt.Fprintf(b, "- %s\n", redact.Code(redact.Cut(p, 200)))
 		}
 	}
+}
+
+// codes lists words as code.
+func codes(list []string) string {
+	var out []string
+	for i, w := range list {
+		if i == 20 {
+			out = append(out, fmt.Sprintf("and %d more", len(list)-i))
+			break
+		}
+		out = append(out, redact.Code(redact.Cut(w, 300)))
+	}
+	return strings.Join(out, ", ")
 }
 
 func writeVerify(b *strings.Builder, verify []Verify) {

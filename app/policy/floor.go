@@ -180,7 +180,8 @@ func Effective(sp spec.Spec, b Bounds) (spec.Spec, []Value, error) {
 	number(&e, "limits.egress", &l.EgressBytes, d.EgressBytes, func(k spec.FloorKeys) int64 { return k.Limits.EgressBytes }, bytesWords)
 	number(&e, "limits.timeout", &l.Timeout, d.Timeout, func(k spec.FloorKeys) time.Duration { return k.Limits.Timeout }, durationWords)
 	number(&e, "limits.concurrent", &l.Concurrent, d.Concurrent, func(k spec.FloorKeys) int { return k.Limits.Concurrent }, intWords)
-	e.openPullRequests(sp.Limits.OpenPullRequests)
+	e.openPullRequests("limits.open_pull_requests", func(l *spec.Limits) *int { return &l.OpenPullRequests })
+	e.openPullRequests("limits.open_pull_requests_per_requester", func(l *spec.Limits) *int { return &l.OpenPullRequestsEach })
 	e.priority()
 	number(&e, "limits.budget_usd", &l.Budget, d.Budget, func(k spec.FloorKeys) spec.Money { return k.Limits.Budget }, spec.Money.String)
 
@@ -192,6 +193,9 @@ func Effective(sp spec.Spec, b Bounds) (spec.Spec, []Value, error) {
 	number(&e, "publish.max_files", &p.MaxFiles, def.Publish.MaxFiles, func(k spec.FloorKeys) int { return k.MaxFiles }, intWords)
 	number(&e, "publish.max_bytes", &p.MaxBytes, def.Publish.MaxBytes, func(k spec.FloorKeys) int64 { return k.MaxBytes }, bytesWords)
 	e.plain("publish.prefix", p.Prefix, def.Publish.Prefix)
+	e.plain("publish.signed", cmp.Or(p.Signed, spec.SignedAuto), spec.SignedAuto)
+	e.plain("publish.signoff", strconv.FormatBool(p.SignOff), "false")
+	e.plain("publish.reviewers", cmp.Or(p.Reviewers, spec.ReviewersCode), spec.ReviewersCode)
 	e.fourEyes()
 	e.push(p)
 

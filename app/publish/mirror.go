@@ -11,6 +11,9 @@ import (
 	"inspect/envs/proc"
 )
 
+// maxListBytes bounds what git says of a few folders.
+const maxListBytes = 8 << 20
+
 // mirror is the path of a repository's bare mirror. Only what the repository's
 // own history holds is in it, fetched by us: git may look at it unconfined.
 type mirror string
@@ -29,7 +32,7 @@ func (m mirror) git(ctx context.Context, stdin string, out io.Writer, limit int6
 		Limit:  limit,
 	})
 	if err != nil {
-		return "", fmt.Errorf("git %s on the mirror: %w", args[0], err)
+		return "", fmt.Errorf("git %s on the mirror: %w", strings.Join(args[:min(len(args), 2)], " "), err)
 	}
 	if res.Truncated {
 		return "", fmt.Errorf("git %s on the mirror: its output has more than %d bytes", args[0], limit)
@@ -74,4 +77,34 @@ func (m mirror) contains(ctx context.Context, tip string, commits []string) (boo
 func (m mirror) paths(ctx context.Context, commit string, each func(string)) error {
 	_, err := m.git(ctx, "", &splitter{each: each}, maxTreeBytes, "ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)
 	return err
+}
+
+// mirrorFile is a file of a commit; a link or a submodule is none.
+type mirrorFile struct {
+	path, id string
+	size     int64
+}
+
+// files are those of a commit that paths name; a path that ends in a slash names
+// the files in a folder, none the root's.
+func (m mirror) files(ctx context.Context, commit string, paths ...string) ([]mirrorFile, error) {
+	args := slices.Concat([]string{"--literal-pathspecs", "ls-tree", "-z", "-l", "--full-tree", commit, "--"}, paths)
+	out, err := m.git(ctx, "", nil, maxListBytes, args...)
+	if err != nil {
+		return nil, err
+	}
+	var list []mirrorFile
+	for _, entry := range strings.Split(out, "\x00") {
+		head, path, ok := strings.Cut(entry, "\t")
+		f := strings.Fields(head)
+		if !ok || len(f) != 4 || f[1] != "blob" || f[0] == "120000" || !isSHA(f[2]) {
+			continue
+		}
+		size, err := strconv.ParseInt(f[3], 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("git ls-tree on the mirror says %.100q", entry)
+		}
+		list = append(list, mirrorFile{path, f[2], size})
+	}
+	return list, nil
 }

@@ -277,7 +277,7 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 	receipt := scheduler.Receipt{
 		Branch: branch, HeadSHA: head, Tree: made.tree,
 		Evidence: kept.Digest, EventsHead: kept.Manifest.Events.Head, EventsCount: kept.Manifest.Events.Count,
-		Withheld: j.verdict.Withheld,
+		Withheld: j.verdict.Withheld, Signed: j.signed,
 	}
 	switch {
 	case p.noForge:
@@ -286,13 +286,22 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 		receipt.PullRequest, receipt.URL = live.Number, live.URL
 		return receipt, nil
 	}
+	template, err := p.template(ctx, j)
+	if err != nil {
+		p.log.Warn("the repository's pull request template could not be read", "session", session, "error", err)
+	}
 	pr, err := p.pullRequest(ctx, j, github.NewPullRequest{
-		Title: title, Body: body(head), Head: branch, Base: j.session.BaseBranch, Draft: true,
+		Title: title, Body: withTemplate(j.redactor, body(head), template), Head: branch, Base: j.session.BaseBranch, Draft: true,
 	})
 	if err != nil {
 		return none, err
 	}
 	receipt.PullRequest, receipt.URL = pr.Number, pr.URL
+	asked, err := p.askReviewers(ctx, j, pr.Number)
+	if err != nil {
+		return none, err
+	}
+	receipt.Reviewers, receipt.Unasked = asked.Asked, asked.Unasked
 	return receipt, nil
 }
 

@@ -201,7 +201,9 @@ func TestSignedBySetting(t *testing.T) {
 	})
 	t.Run("a secret in the way of nothing", func(t *testing.T) { // what policy let pass is not altered on its way
 		w := w.in(t)
-		tip := w.changed(func(g gitDir) { g.write("notes.txt", "The address is http://user@example.com/?a=1\n@octocat closes #1\n") })
+		tip := w.changed(func(g gitDir) {
+			g.write("notes.txt", "The address is http://user@example.com/?a=1\n@octocat closes #1\n")
+		})
 		w.isSigned(w.deliver(w.session(tip, signed(""))), tip)
 	})
 }
@@ -346,7 +348,9 @@ func TestSignedCannotCarryAll(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := w.in(t)
-			w.refused(w.session(w.changed(c.fn), func(_ *storage.Session, sp *spec.Spec, _ *wire.Outcome) { sp.Publish.MaxFiles, sp.Publish.MaxBytes = 1000, 64<<20 }), ReasonUnsigned, c.words, "kept in the evidence")
+			w.refused(w.session(w.changed(c.fn), func(_ *storage.Session, sp *spec.Spec, _ *wire.Outcome) {
+				sp.Publish.MaxFiles, sp.Publish.MaxBytes = 1000, 64<<20
+			}), ReasonUnsigned, c.words, "kept in the evidence")
 			if b := w.branches(); len(b) != 0 {
 				t.Errorf("branches %q", b)
 			}

@@ -44,8 +44,8 @@ type world struct {
 	opts    Options
 
 	appOptions github.Options
-	p       *Publisher
-	n       *int // sessions so far
+	p          *Publisher
+	n          *int // sessions so far
 }
 
 func newWorld(t *testing.T) *world {

@@ -152,7 +152,7 @@ func least(f comment.Facts) comment.Facts {
 	}
 	if f.Receipt != nil {
 		rc := *f.Receipt
-		rc.Withheld = nil
+		rc.Withheld, rc.Unasked = nil, nil
 		f.Receipt = &rc
 	}
 	return f
@@ -202,6 +202,7 @@ func (r *Reporter) facts(st *story) comment.Facts {
 		f.Receipt = &comment.Receipt{
 			Branch: rc.Branch, HeadSHA: rc.HeadSHA, PullRequest: rc.PullRequest, URL: rc.URL,
 			Evidence: rc.Evidence, Chain: rc.EventsHead, Events: rc.EventsCount, Withheld: rc.Withheld,
+			Signed: rc.Signed, Reviewers: rc.Reviewers, Unasked: rc.Unasked,
 		}
 	}
 	if s.CheckRunID != 0 && r.repository != nil {
