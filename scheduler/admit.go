@@ -245,20 +245,32 @@ func (s *Scheduler) limited(ctx context.Context, q *storage.Queries, sess storag
 			return fmt.Sprintf("limit %d of %s reached", limit.most, limit.of), nil
 		}
 	}
-	if l.OpenPullRequests == 0 {
+	if sess.Deliver != DeliverPull || sess.PullRequest != 0 { // it opens none
 		return "", nil
 	}
-	open, err := q.OpenPullRequests(ctx, repo.ID)
-	if err != nil {
-		return "", fmt.Errorf("counting the open pull requests of repository %d: %w", repo.ID, err)
+	for _, limit := range []struct {
+		most      int
+		requester int64 // 0: anybody
+		of        string
+	}{
+		{l.OpenPullRequests, 0, name},
+		{l.OpenPullRequestsEach, sess.RequesterID, name + " that " + sess.RequesterLogin + " asked for"},
+	} {
+		if limit.most == 0 {
+			continue
+		}
+		open, err := q.OpenPullRequests(ctx, storage.OpenPullRequestsParams{RepositoryID: repo.ID, RequesterID: limit.requester})
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("counting the open pull requests of repository %d: %w", repo.ID, err)
+		case int(open) < limit.most:
+		case open == 1:
+			return "1 pull request of " + limit.of + " awaits review", nil
+		default:
+			return fmt.Sprintf("%d pull requests of %s await review", open, limit.of), nil
+		}
 	}
-	if int(open) < l.OpenPullRequests {
-		return "", nil
-	}
-	if open == 1 {
-		return "1 pull request of " + name + " awaits review", nil
-	}
-	return fmt.Sprintf("%d pull requests of %s await review", open, name), nil
+	return "", nil
 }
 
 // place writes a new attempt, with its deadline, before any engine is asked.

@@ -57,6 +57,31 @@ func TestOpenPullRequestsAwaitReview(t *testing.T) {
 	w.want(sess.ID, Placing, "")
 }
 
+// One person's pull requests hold up that person's sessions, and nobody else's;
+// and none that opens no pull request.
+func TestOpenPullRequestsOfARequester(t *testing.T) {
+	w := newWorld(t)
+	s := w.scheduler()
+	w.ready(s)
+	few := func(n *NewSession) { n.Spec.Limits.OpenPullRequestsEach = 1 }
+	first, r := w.running(s, few)
+	w.verified(s, r)
+	w.look(s, first.ID)
+	w.want(first.ID, Delivered, "")
+	sess := w.create(s, few)
+	w.look(s, sess.ID)
+	w.waits(sess.ID, "1 pull request of octocat/hello that octocat asked for awaits review")
+	other := w.create(s, few, func(n *NewSession) { n.RequesterID, n.RequesterLogin = 2, "hubot" })
+	w.look(s, other.ID)
+	w.want(other.ID, Placing, "")
+	onHead := w.create(s, few, func(n *NewSession) { n.Spec.Limits.OpenPullRequests = 1 })
+	if _, err := w.db.SQL().Exec(`UPDATE sessions SET deliver = 'head' WHERE id = $1`, onHead.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.look(s, onHead.ID)
+	w.want(onHead.ID, Placing, "")
+}
+
 func TestPositionAndSince(t *testing.T) {
 	w := newWorld(t)
 	w.o.Limits.Total = 1

@@ -1087,11 +1087,18 @@ func (q *Queries) Nodes(ctx context.Context) ([]Node, error) {
 const openPullRequests = `-- name: OpenPullRequests :one
 SELECT count(DISTINCT pull_request)::integer FROM sessions
 WHERE repository_id = $1 AND state = 'delivered' AND pull_request > 0 AND pull_closed_at IS NULL
+  AND $2::bigint IN (0, requester_id)
 `
 
-// Of a repository, of sessions that were delivered and whose end is not known.
-func (q *Queries) OpenPullRequests(ctx context.Context, repositoryID int64) (int32, error) {
-	row := q.db.QueryRowContext(ctx, openPullRequests, repositoryID)
+type OpenPullRequestsParams struct {
+	RepositoryID int64
+	RequesterID  int64
+}
+
+// Of a repository, of sessions that were delivered and whose end is not known;
+// requester_id 0: whoever asked for them.
+func (q *Queries) OpenPullRequests(ctx context.Context, arg OpenPullRequestsParams) (int32, error) {
+	row := q.db.QueryRowContext(ctx, openPullRequests, arg.RepositoryID, arg.RequesterID)
 	var column_1 int32
 	err := row.Scan(&column_1)
 	return column_1, err

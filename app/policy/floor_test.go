@@ -336,6 +336,8 @@ func TestEachKeyOfTheFloorBinds(t *testing.T) {
 		"Limits.Budget":      {floor: "limits: {budget_usd: 2}", shown: Value{Key: "limits.budget_usd", Value: "$2.00"}, holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.Budget == 2*spec.Dollar }},
 		"Limits.OpenPullRequests": {floor: "limits: {open_pull_requests: 3}", shown: Value{Key: "limits.open_pull_requests", Value: "3"},
 			holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.OpenPullRequests == 3 }},
+		"Limits.OpenPullRequestsEach": {floor: "limits: {open_pull_requests_per_requester: 2}", shown: Value{Key: "limits.open_pull_requests_per_requester", Value: "2"},
+			holds: func(sp spec.Spec, _ Bounds) bool { return sp.Limits.OpenPullRequestsEach == 2 }},
 		"Priority": {floor: "limits: {priority: 7}", shown: Value{Key: "limits.priority", Value: "7"},
 			holds: func(_ spec.Spec, b Bounds) bool {
 				n, err := b.Priority(7, nil)

@@ -48,15 +48,16 @@ func (b Bounds) labelPriority(name string) (priority int) {
 
 // openPullRequests lowers how many may be open to the smallest of the floors; a
 // repository that says nothing has none of its own.
-func (e *effect) openPullRequests(asked int) {
-	value := Value{Key: "limits.open_pull_requests", Value: pullWords(asked), From: spec.FileName}
+func (e *effect) openPullRequests(key string, of func(*spec.Limits) *int) {
+	out := of(&e.out.Limits)
+	asked := *out
+	value := Value{Key: key, Value: pullWords(asked), From: spec.FileName}
 	if asked == 0 {
 		value.From = fromDefault
 	}
 	for _, l := range e.bounds {
-		most := l.keys.Limits.OpenPullRequests
-		if now := e.out.Limits.OpenPullRequests; most > 0 && (now == 0 || most < now) {
-			e.out.Limits.OpenPullRequests = most
+		if most := *of(&l.keys.Limits); most > 0 && (*out == 0 || most < *out) {
+			*out = most
 			value.Value, value.From, value.Instead = pullWords(most), l.from, pullWords(asked)
 		}
 	}

@@ -10,6 +10,30 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// What is the default is not written down, so that a session that was stored
+// before there was a choice has it too.
+func TestHowCommitsArePublished(t *testing.T) {
+	for text, want := range map[string]Publish{
+		"":                                    {},
+		"signed: auto, reviewers: codeowners": {},
+		"signed: always, signoff: true, reviewers: none": {Signed: SignedAlways, SignOff: true, Reviewers: ReviewersNone},
+	} {
+		got, problems := Parse([]byte("version: 1\npublish: {" + text + "}\n"))
+		if len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		want.Prefix, want.MaxFiles, want.MaxBytes = "inspect", 100, 4<<20
+		if d := cmp.Diff(want, got.Publish); d != "" {
+			t.Errorf("%q: -want +got:\n%s", text, d)
+		}
+	}
+	for _, text := range []string{"signed: yes", "signoff: maybe", "reviewers: octocat"} {
+		if _, problems := Parse([]byte("version: 1\npublish: {" + text + "}\n")); len(problems) == 0 {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}
+
 func TestParseFull(t *testing.T) {
 	got, problems := Parse([]byte(`version: 1
 setup: [go mod download, "go build ./..."]
@@ -42,7 +66,7 @@ triggers: {labels: [inspect, "help wanted"], commands: write, on_buildkite_failu
 		Limits:   Limits{CPU: 1.5, MemoryBytes: 512 << 20, Pids: 64, DiskBytes: 1 << 30, EgressBytes: 2 << 30, Timeout: 5 * time.Minute, Concurrent: 2, Budget: 2125 * Dollar / 1000},
 		Refresh:  Default().Refresh,
 		Harness:  Harness{Kind: "command", Command: "fix-it --fast", Model: "anthropic/claude-sonnet"},
-		Publish:  Publish{Prefix: "robots", Protected: []string{"**/migrations/**"}, MaxFiles: 7, MaxBytes: 1 << 20, FourEyes: true},
+		Publish:  Publish{Prefix: "robots", Protected: []string{"**/migrations/**"}, MaxFiles: 7, MaxBytes: 1 << 20, FourEyes: true, Signed: SignedNever},
 		Triggers: Triggers{Labels: []string{"inspect", "help wanted"}, Commands: "write"},
 	}
 	if d := cmp.Diff(want, got); d != "" {
@@ -113,7 +137,7 @@ func TestProblems(t *testing.T) {
 		{"other version", "version: 2\n", `line 1: version: expected the number 1, but found "2"`},
 		{"version as text", "version: \"1\"\n", `line 1: version: expected the number 1, but found "1"`},
 		{"unknown key", "version: 1\n\nsetpu: []\n", "line 3: setpu: unknown key; did you mean setup?"},
-		{"unknown nested key", "version: 1\nlimits:\n  ram: 4GiB\n", "line 3: limits.ram: unknown key; expected one of budget_usd, concurrent, cpu, disk, egress, memory, open_pull_requests, pids, timeout"},
+		{"unknown nested key", "version: 1\nlimits:\n  ram: 4GiB\n", "line 3: limits.ram: unknown key; expected one of budget_usd, concurrent, cpu, disk, egress, memory, open_pull_requests, open_pull_requests_per_requester, pids, timeout"},
 		{"wrong type", "version: 1\nsetup: make\n", `line 2: setup: expected a list of shell lines, but found "make"`},
 		{"list for map", "version: 1\nlimits: [1]\n", "line 2: limits: expected a map, but found a list"},
 		{"number for text", "version: 1\nsetup: [7]\n", `line 2: setup[0]: expected a shell line, but found "7"`},

@@ -92,9 +92,11 @@ WHERE a.session_id = sqlc.arg(session_id) AND a.generation > sqlc.arg(rewound)::
   AND a.outcome->>'kind' = 'infrastructure' AND a.outcome->>'reason' = 'snapshot_missing';
 
 -- name: OpenPullRequests :one
--- Of a repository, of sessions that were delivered and whose end is not known.
+-- Of a repository, of sessions that were delivered and whose end is not known;
+-- requester_id 0: whoever asked for them.
 SELECT count(DISTINCT pull_request)::integer FROM sessions
-WHERE repository_id = $1 AND state = 'delivered' AND pull_request > 0 AND pull_closed_at IS NULL;
+WHERE repository_id = sqlc.arg(repository_id) AND state = 'delivered' AND pull_request > 0 AND pull_closed_at IS NULL
+  AND sqlc.arg(requester_id)::bigint IN (0, requester_id);
 
 -- name: SetPullRequestClosed :exec
 UPDATE sessions SET pull_closed_at = sqlc.narg(closed_at)
