@@ -96,6 +96,10 @@ func cases() map[string]string {
 		"publishing":     with(facts("publishing"), restored),
 		"needs-approval": with(facts("needs_approval"), func(f *Facts) { restored(f); f.Words = "protected paths were changed" }),
 		"delivered":      with(facts("delivered"), delivered),
+		"delivered-reviewers": with(facts("delivered"), func(f *Facts) {
+			delivered(f)
+			f.Receipt.Signed, f.Receipt.Reviewers, f.Receipt.Unasked = true, []string{"hubot", "octocat/core"}, []string{"monalisa: @monalisa may not, fixes #1"}
+		}),
 		"delivered-head": with(facts("delivered"), func(f *Facts) { delivered(f); f.OnHead = true }),
 		"patch":          with(facts("no_change"), func(f *Facts) { f.Reason, f.Words = "patch", "The result is kept as a patch." }),
 		"delivered-model": with(facts("delivered"), func(f *Facts) {
@@ -147,7 +151,7 @@ func cases() map[string]string {
 			f.Refused = []evidence.Refused{{Host: hostile, Port: 1, Command: hostile, Reason: hostile, Count: 1}, {Host: "a.example", Port: 443, Command: hostile, Count: 1}}
 			f.Kept = []Link{{hostile, "http://127.0.0.1/a)b"}}
 			f.Verify = []Verify{{Name: hostile, Run: hostile, Words: hostile}}
-			f.Receipt = &Receipt{Branch: hostile, HeadSHA: hostile, URL: hostile, Evidence: hostile, Chain: hostile, Withheld: []string{hostile}}
+			f.Receipt = &Receipt{Branch: hostile, HeadSHA: hostile, URL: hostile, Evidence: hostile, Chain: hostile, Withheld: []string{hostile}, Reviewers: []string{hostile}, Unasked: []string{hostile}}
 		}),
 		"hostile-running": with(facts("working"), func(f *Facts) { f.LastAction = hostile }),
 		"hostile-queued":  with(facts("queued"), func(f *Facts) { f.Queue.Reason = hostile }),
@@ -299,7 +303,7 @@ func TestBounded(t *testing.T) {
 		f.Verify = append(f.Verify, Verify{Name: long, Run: long, Words: long})
 		f.Kept = append(f.Kept, Link{"x", "http://127.0.0.1/x"})
 	}
-	f.Receipt = &Receipt{Withheld: make([]string, 5000)}
+	f.Receipt = &Receipt{Withheld: make([]string, 5000), Reviewers: make([]string, 5000), Unasked: make([]string, 5000)}
 	if got := Render(f); len(got) > MaxBytes {
 		t.Errorf("%d bytes", len(got))
 	}

@@ -166,6 +166,9 @@ publish: {protected: ["**/migrations/**", "a/**"], max_files: 10000, max_bytes: 
 		{"publish.protected", "infra/**", "floor: defaults", ""},
 		{"publish.max_bytes", "1MiB", "floor: repositories[1]", "64MiB"},
 		{"publish.prefix", "inspect", "default", ""},
+		{"publish.signed", "auto", "default", ""},
+		{"publish.signoff", "false", "default", ""},
+		{"publish.reviewers", "codeowners", "default", ""},
 	} {
 		if !slices.Contains(values, v) {
 			t.Errorf("the values lack %+v:\n%+v", v, values)

@@ -253,8 +253,8 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 	if err != nil {
 		return none, err
 	}
-	sign := before != ""
-	if j.session.HeadSha != made.head && (!sign || j.session.HeadSha != before) {
+	sign := before != "" && j.session.HeadSha == before
+	if j.session.HeadSha != made.head && !sign {
 		if sign, err = p.mayPush(ctx, j, branch, made.message); err != nil {
 			return none, err
 		}
