@@ -126,12 +126,13 @@ func TestAnAttemptWithoutAMachineKeepsItsPlace(t *testing.T) {
 		w.clock.Set(got.NextCheckAt)
 	}
 	p.set(func(p *fakePlacer) { p.waitErr = &EngineTrouble{Words: "Nomad does not answer"} })
-	if got := w.look(s, sess.ID); got.State != Placing || got.QueueReason != "Nomad does not answer" {
-		t.Fatalf("%s: %q", got.State, got.QueueReason)
+	got := w.look(s, sess.ID)
+	if got.State != Placing || got.QueueReason != "Nomad does not answer" || !got.NextCheckAt.After(w.clock.Now()) || got.NextCheckAt.After(w.clock.Now().Add(time.Minute)) {
+		t.Fatalf("%s: %q, next check %s", got.State, got.QueueReason, got.NextCheckAt)
 	}
 	p.set(func(p *fakePlacer) { p.waitErr, p.waiting[sess.ID] = nil, Wait{} })
 	w.clock.Advance(10 * time.Second)
-	got := w.look(s, sess.ID)
+	got = w.look(s, sess.ID)
 	if a := w.attemptOf(sess.ID); got.QueueReason != "" || !got.Deadline.Equal(w.clock.Now().Add(2*time.Minute)) || !a.WorkDeadline.Equal(w.clock.Now().Add(57*time.Minute)) {
 		t.Errorf("%q until %s, work until %s", got.QueueReason, got.Deadline, a.WorkDeadline)
 	}

@@ -87,6 +87,8 @@ func (e *Engine) refused(ctx context.Context, err error) error {
 	if status, _, _ := answered(err); status != http.StatusForbidden {
 		return e.o.trouble(err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	q, tokenErr := e.nomad.query(ctx, e.nomad.here())
 	if tokenErr != nil {
 		return e.o.trouble(tokenErr)
@@ -151,7 +153,7 @@ func (e *Engine) facts(ctx context.Context, stored json.RawMessage) (facts, erro
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	f, err := e.nomad.facts(ctx, r)
-	return f, e.o.trouble(err)
+	return f, e.refused(ctx, err)
 }
 
 // Stop deregisters an attempt's job: Nomad ends its process, for which that has
@@ -175,11 +177,11 @@ func (e *Engine) deregister(ctx context.Context, stored json.RawMessage, purge b
 	defer cancel()
 	w, err := e.nomad.write(ctx, r)
 	if err != nil {
-		return e.o.trouble(err)
+		return e.refused(ctx, err)
 	}
 	_, _, err = e.nomad.Jobs().Deregister(r.Job, purge, w)
 	if err != nil && !missing(err) {
-		return e.o.trouble(err)
+		return e.refused(ctx, err)
 	}
 	e.cache.touch(r.Job)
 	return nil
@@ -189,7 +191,7 @@ func (e *Engine) deregister(ctx context.Context, stored json.RawMessage, purge b
 func (e *Engine) List(ctx context.Context) ([]scheduler.Listed, error) {
 	now, err := e.list(ctx, false)
 	if err != nil {
-		return nil, e.o.trouble(err)
+		return nil, e.refused(ctx, err)
 	}
 	var out []scheduler.Listed
 	for id, f := range now.jobs {

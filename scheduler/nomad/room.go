@@ -19,7 +19,7 @@ func (e *Engine) Room(ctx context.Context) ([]scheduler.NodeRoom, error) {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		if _, err := e.list(ctx, true); err != nil {
-			return nil, e.o.trouble(err)
+			return nil, e.refused(ctx, err)
 		}
 		nodes, held, _ = e.cache.machines(e.o.Clock.Now())
 	}

@@ -259,3 +259,58 @@ func TestCacheReadsOwnWrites(t *testing.T) {
 		t.Error("an old list is believed")
 	}
 }
+
+// What is wrong with Nomad while a session waits, for room or for its node, is
+// told in words too, and is over when that is.
+func TestTroubleWhileASessionWaits(t *testing.T) {
+	d := double(t, nomadd.Options{Token: "00000000-0000-0000-0000-000000000001"})
+	l := enginetest.Listen(t)
+	o := options(t, d.URL(), l.Args()...)
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(token string) {
+		if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("00000000-0000-0000-0000-000000000001")
+	o.Token = tokenIn(file)
+	e := asking(t, o)
+	a := enginetest.Attempt()
+	a.Memory = 100 << 30
+	ref, err := e.Start(t.Context(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Forget(context.WithoutCancel(t.Context()), ref) })
+	for _, c := range []struct {
+		name         string
+		begin, after func()
+		words        string
+	}{
+		{"an expired token", func() { d.ExpireToken(true) }, func() { d.ExpireToken(false) }, "has expired"},
+		{"another token", func() { write("00000000-0000-0000-0000-000000000002") }, func() { write("00000000-0000-0000-0000-000000000001") }, "does not know the token"},
+		{"no leader", func() { d.LoseLeader(true) }, func() { d.LoseLeader(false) }, "no leader"},
+		{"away", func() { _ = d.Down() }, func() { _ = d.Up() }, "Nomad does not answer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := asking(t, o) // with nothing in its cache
+			c.begin()
+			_, waits := e.Waits(t.Context(), ref)
+			_, state := e.State(t.Context(), ref)
+			_, room := e.Room(t.Context())
+			c.after()
+			for what, err := range map[string]error{"its node": waits, "its end": state, "room": room} {
+				var trouble *scheduler.EngineTrouble
+				if !errors.As(err, &trouble) || !strings.Contains(trouble.Words, c.words) {
+					t.Errorf("waiting for %s: %v", what, err)
+				}
+			}
+			if w, err := e.Waits(t.Context(), ref); err != nil || w.Words != "no node with 100 GiB" {
+				t.Errorf("once that is over: %+v, %v", w, err)
+			}
+			if _, err := e.Room(t.Context()); err != nil {
+				t.Errorf("once that is over: %v", err)
+			}
+		})
+	}
+}

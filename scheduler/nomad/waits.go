@@ -28,16 +28,16 @@ func (e *Engine) Waits(ctx context.Context, stored json.RawMessage) (scheduler.W
 	defer cancel()
 	j, err := e.nomad.job(ctx, r)
 	if err != nil || j == nil {
-		return scheduler.Wait{}, e.o.trouble(err)
+		return scheduler.Wait{}, e.refused(ctx, err)
 	}
 	evals, err := e.nomad.evaluations(ctx, r)
 	if err != nil {
-		return scheduler.Wait{}, e.o.trouble(err)
+		return scheduler.Wait{}, e.refused(ctx, err)
 	}
 	nodes, _, ok := e.cache.machines(e.o.Clock.Now())
 	if !ok {
 		if nodes, err = e.nomad.nodes(ctx, e.o.NodePool, nodes); err != nil {
-			return scheduler.Wait{}, e.o.trouble(err)
+			return scheduler.Wait{}, e.refused(ctx, err)
 		}
 	}
 	return e.o.wait(evals, needOf(j), nodes), nil
