@@ -46,7 +46,7 @@ func (d dialer) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	}
 	lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	ips, err := resolver{d.p}.LookupIP(lookup, "ip", host)
+	ips, err := resolver(d).LookupIP(lookup, "ip", host)
 	if err != nil {
 		return nil, fmt.Errorf("%s is not reached: %s: %w", where, notResolved, err)
 	}
