@@ -480,12 +480,11 @@ func TestPublishHeedsRules(t *testing.T) {
 		rule  githubd.Rule
 		words string
 	}{
-		"signatures": {githubd.Rule{Branch: "**", Type: "required_signatures"}, "signed"},
-		"creation":   {githubd.Rule{Branch: "inspect/**", Type: "creation"}, "create"},
-		"name":       {githubd.Rule{Branch: "**", Type: "branch_name_pattern", Parameters: map[string]any{"operator": "starts_with", "pattern": "feature/"}}, "feature/"},
-		"message":    {githubd.Rule{Branch: "**", Type: "commit_message_pattern", Parameters: map[string]any{"operator": "regex", "pattern": `^JIRA-\d+`}}, "JIRA"},
-		"address":    {githubd.Rule{Branch: "**", Type: "committer_email_pattern", Parameters: map[string]any{"operator": "ends_with", "pattern": "@example.com"}}, "@example.com"},
-		"negated":    {githubd.Rule{Branch: "**", Type: "branch_name_pattern", Parameters: map[string]any{"operator": "contains", "pattern": "inspect", "negate": true}}, "not contain"},
+		"creation": {githubd.Rule{Branch: "inspect/**", Type: "creation"}, "create"},
+		"name":     {githubd.Rule{Branch: "**", Type: "branch_name_pattern", Parameters: map[string]any{"operator": "starts_with", "pattern": "feature/"}}, "feature/"},
+		"message":  {githubd.Rule{Branch: "**", Type: "commit_message_pattern", Parameters: map[string]any{"operator": "regex", "pattern": `^JIRA-\d+`}}, "JIRA"},
+		"address":  {githubd.Rule{Branch: "**", Type: "committer_email_pattern", Parameters: map[string]any{"operator": "ends_with", "pattern": "@example.com"}}, "@example.com"},
+		"negated":  {githubd.Rule{Branch: "**", Type: "branch_name_pattern", Parameters: map[string]any{"operator": "contains", "pattern": "inspect", "negate": true}}, "not contain"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := w.in(t)
