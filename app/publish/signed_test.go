@@ -192,19 +192,19 @@ func TestSignedBySetting(t *testing.T) {
 		w.server.SetSigning(false)
 		defer w.server.SetSigning(true)
 		before := w.branches()
-		s := w.session(w.fixed(), signed(""))
+		s := w.session(w.fixed(), signed(spec.SignedAlways))
 		w.refused(s, ReasonUnsigned, "did not sign", "unsigned", "kept in the evidence")
 		w.refused(s, ReasonUnsigned, "did not sign")
 		if len(w.branches()) != len(before) {
 			t.Errorf("branches %q", w.branches())
 		}
 	})
-	t.Run("a secret in the way of nothing", func(t *testing.T) { // what policy let pass is not altered on its way
+	t.Run("text that would be altered elsewhere", func(t *testing.T) {
 		w := w.in(t)
 		tip := w.changed(func(g gitDir) {
 			g.write("notes.txt", "The address is http://user@example.com/?a=1\n@octocat closes #1\n")
 		})
-		w.isSigned(w.deliver(w.session(tip, signed(""))), tip)
+		w.isSigned(w.deliver(w.session(tip, signed(spec.SignedAlways))), tip)
 	})
 }
 
