@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -78,14 +79,27 @@ func (k *Keyed) leave(key string, l *lock) {
 	}
 }
 
+// A process that was killed may have left a child that was not a program of its
+// own yet: until it is, it has the lock, too.
+const (
+	filePatience = 10 * time.Second
+	fileLook     = 50 * time.Millisecond
+)
+
 // File takes the lock file at path, making it if needed, until it is closed. An
-// error that wraps snapshot.ErrBusy: another process has it.
+// error that wraps snapshot.ErrBusy: another process has it, and kept it for ten
+// seconds.
 func File(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for until := time.Now().Add(filePatience); ; time.Sleep(fileLook) {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(until) {
+			break
+		}
+	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		err = fmt.Errorf("another process has the store open: %w", snapshot.ErrBusy)
 	}
