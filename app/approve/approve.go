@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"inspect/app/comment"
+	"inspect/app/github"
 	"inspect/app/policy"
+	"inspect/app/terms"
 	"inspect/envs/spec"
 	"inspect/scheduler"
 	"inspect/storage"
@@ -34,6 +36,10 @@ type Desk struct {
 	Sessions Sessions
 	// Floor says what binds a repository, or false if it may not use Inspect.
 	Floor func(repositoryID int64, ownerName string) (policy.Bounds, bool)
+	// GitHub gives the client of an installation, which the repository's
+	// configuration is read with as it is when somebody answers. nil: there is no
+	// forge, the pinned one counts.
+	GitHub func(installation int64) terms.GitHub
 }
 
 // Given is an answer as it comes in.
@@ -75,6 +81,12 @@ func (d *Desk) Answer(ctx context.Context, g Given) (words string, err error) {
 		if err := within(a, bounds); err != nil {
 			return beyond(err)
 		}
+		var broken *terms.Unusable
+		if sp.Publish, err = d.terms(ctx, row, sp.Publish); errors.As(err, &broken) {
+			return comment.Unusable(broken.Error()), nil
+		} else if err != nil {
+			return "", err
+		}
 	}
 	err = d.Sessions.Answer(ctx, scheduler.Answer{
 		Session: row.ID, Approval: a.ID, Approve: g.Approve, By: scheduler.Person{ID: g.Actor.ID, Login: g.Actor.Login}, How: g.How,
@@ -91,6 +103,19 @@ func (d *Desk) Answer(ctx context.Context, g Given) (words string, err error) {
 		return "", fmt.Errorf("taking an answer in session %s: %w", row.ID, err)
 	}
 	return "", nil
+}
+
+// terms are what binds publishing when somebody answers.
+func (d *Desk) terms(ctx context.Context, row storage.Session, pinned spec.Publish) (spec.Publish, error) {
+	if d.GitHub == nil {
+		return pinned, nil
+	}
+	place, err := d.DB.Q().PublishPlace(ctx, row.RepositoryID)
+	if err != nil {
+		return pinned, fmt.Errorf("reading the repository of session %s: %w", row.ID, err)
+	}
+	repo := github.Repo{ID: place.ID, Owner: place.Owner, Name: place.Name}
+	return terms.Now(ctx, d.GitHub(place.InstallationID), repo, place.DefaultBranch, pinned)
 }
 
 // clockSkew is how far GitHub's clock may be ahead of ours.

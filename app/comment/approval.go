@@ -130,6 +130,11 @@ func FourEyes() string {
 	return "This needs four eyes (`publish.four_eyes`): somebody who had no hand in what the session was asked for has to allow it. Nothing was done."
 }
 
+// Unusable says that nobody can tell what the repository forbids. words are plain.
+func Unusable(words string) string {
+	return "Nobody can tell what the repository forbids by now: " + redact.Neutralise(sentence(words)) + " Nothing was done. Mend it, and answer again."
+}
+
 // BotsDoNotAnswer says that only people allow or refuse.
 func BotsDoNotAnswer() string { return "Only people can answer this. Nothing was done." }
 

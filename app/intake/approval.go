@@ -6,13 +6,16 @@ import (
 	"inspect/app/approve"
 	"inspect/app/command"
 	"inspect/app/comment"
+	"inspect/app/terms"
 	"inspect/scheduler"
 	"inspect/storage"
 )
 
 // desk takes answers and requests.
 func (in *Intake) desk() *approve.Desk {
-	return &approve.Desk{DB: in.o.DB, Sessions: in.o.Sessions, Floor: in.o.Floor}
+	return &approve.Desk{
+		DB: in.o.DB, Sessions: in.o.Sessions, Floor: in.o.Floor, GitHub: func(installation int64) terms.GitHub { return in.o.GitHub(installation) },
+	}
 }
 
 // answerWaiting answers what waits for approval in the session of an issue.

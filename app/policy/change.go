@@ -104,6 +104,24 @@ func PublishRules(p spec.Publish) Rules {
 	}
 }
 
+// StricterPublish returns the stricter of a pinned publish section and a later one
+// of the same repository. Branches keep the prefix that is pinned.
+func StricterPublish(pinned, now spec.Publish) spec.Publish {
+	out := pinned
+	out.Protected = slices.Clone(pinned.Protected)
+	for _, p := range now.Protected {
+		if !slices.Contains(out.Protected, p) {
+			out.Protected = append(out.Protected, p)
+		}
+	}
+	out.MaxFiles, out.MaxBytes = min(pinned.MaxFiles, now.MaxFiles), min(pinned.MaxBytes, now.MaxBytes)
+	if now.Push != spec.PushHead {
+		out.Push = ""
+	}
+	out.FourEyes = pinned.FourEyes || now.FourEyes
+	return out
+}
+
 // Digest identifies the rules: an approval under other ones does not count. It
 // is hexadecimal SHA-256.
 func (r Rules) Digest() string {

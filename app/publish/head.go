@@ -107,7 +107,7 @@ func (p *Publisher) deliverHead(ctx context.Context, j *job, branch, head string
 
 // mayPushHead asks once more whether results may go onto somebody's branch.
 func (p *Publisher) mayPushHead(ctx context.Context, j *job, branch string) error {
-	if j.spec.Publish.Push != spec.PushHead || !j.bounds.PushHead() {
+	if j.publish.Push != spec.PushHead || !j.bounds.PushHead() {
 		return refuse(ReasonRules, "The branch %s is not one that Inspect made or left as it pushed it, and publish.push does not let it push there; the work is kept in the evidence.", branch)
 	}
 	protected, err := j.github.Protected(ctx, j.repo, branch)

@@ -26,6 +26,13 @@ func (noForge) Permission(context.Context, github.Repo, string) (github.Permissi
 func (noForge) BranchRules(context.Context, github.Repo, string) ([]github.Rule, error) {
 	return nil, errAsked
 }
+func (noForge) Bypass(context.Context, github.Repo, int64) (string, error) { return "", errAsked }
+func (noForge) BranchProtected(context.Context, github.Repo, string) (bool, error) {
+	return false, errAsked
+}
+func (noForge) File(context.Context, github.Repo, string, string) ([]byte, error) {
+	return nil, errAsked
+}
 func (n noForge) Ref(_ context.Context, _ github.Repo, ref string) (string, error) {
 	out, err := exec.Command("git", "--git-dir", n.dir, "rev-parse", "--verify", "--quiet", "refs/"+ref).Output()
 	if err != nil {

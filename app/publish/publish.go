@@ -16,8 +16,11 @@ import (
 	"strings"
 
 	"inspect/app/authority"
+	"inspect/app/diagnosis"
+	"inspect/app/doctor"
 	"inspect/app/github"
 	"inspect/app/policy"
+	"inspect/app/terms"
 	"inspect/checks/evidence"
 	"inspect/checks/leaks"
 	"inspect/checks/redact"
@@ -31,7 +34,8 @@ import (
 // GitHub is what publishing asks of one installation; *github.Client has it.
 type GitHub interface {
 	authority.GitHub
-	BranchRules(ctx context.Context, repo github.Repo, branch string) ([]github.Rule, error)
+	doctor.Rules
+	terms.GitHub
 	Ref(ctx context.Context, repo github.Repo, ref string) (string, error)
 	PullRequest(ctx context.Context, repo github.Repo, number int) (github.PullRequest, error)
 	Protected(ctx context.Context, repo github.Repo, branch string) (bool, error)
@@ -184,6 +188,7 @@ type job struct {
 	// redactor also knows what a finding of this session held.
 	redactor *redact.Redactor
 	bounds   policy.Bounds // of the floor, as it is now
+	publish  spec.Publish  // the stricter of the pinned one and the repository's, as it is now
 	allowed  bool          // to use Inspect, by the floor
 
 	dir     string // of this try, in WorkDir
@@ -226,6 +231,9 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 	}
 	checks, verdict, err := p.judgeVerification(ctx, j)
 	if err != nil {
+		return none, err
+	}
+	if err := p.readAnew(ctx, j); err != nil {
 		return none, err
 	}
 	defer func() { p.remove(j.dir) }()
@@ -325,6 +333,7 @@ func (p *Publisher) job(ctx context.Context, session string) (*job, error) {
 	}
 	j.repo = github.Repo{ID: j.place.ID, Owner: j.place.Owner, Name: j.place.Name}
 	j.github = p.github(j.place.InstallationID)
+	j.publish = j.spec.Publish
 	j.bounds, j.allowed = p.floor(j.repo.ID, j.repo.Owner+"/"+j.repo.Name)
 	return j, nil
 }
@@ -458,10 +467,25 @@ func (p *Publisher) load(ctx context.Context, j *job, sum string, rules policy.R
 	return err
 }
 
+// readAnew has what the repository says now count, where it is stricter than
+// what the session was pinned to.
+func (p *Publisher) readAnew(ctx context.Context, j *job) (err error) {
+	if p.noForge {
+		return nil
+	}
+	j.publish, err = terms.Now(ctx, j.github, j.repo, j.place.DefaultBranch, j.spec.Publish)
+	var broken *terms.Unusable
+	if errors.As(err, &broken) {
+		return refuse(ReasonTerms, "Nobody can tell what the repository forbids by now, so nothing is pushed; the work is kept. %s", sentence(broken.Error()))
+	}
+	return err
+}
+
 // rules are the stricter of the pinned configuration, which the floor bound
-// when the session began, and the floor as it is now.
+// when the session began, the repository's as it is now, and the floor as it is
+// now.
 func (p *Publisher) rules(j *job) policy.Rules {
-	r := j.bounds.Tighten(policy.PublishRules(j.spec.Publish))
+	r := j.bounds.Tighten(policy.PublishRules(j.publish))
 	for _, v := range j.spec.Verify {
 		r.Verify = append(r.Verify, v.Run)
 	}
@@ -595,7 +619,10 @@ func (p *Publisher) mayPush(ctx context.Context, j *job, branch string, m messag
 	if !may.Allow {
 		return false, &refusal{scheduler.Stopped, ReasonDenied, fmt.Sprintf("%s, who asked for this, may not write to the repository any more.", s.RequesterLogin)}
 	}
-	rules, err := j.github.BranchRules(ctx, j.repo, branch)
+	if err := p.defaultBranchSafe(ctx, j); err != nil {
+		return err
+	}
+	rules, err := j.github.BranchRules(ctx, j.repo, o.branch)
 	switch {
 	case errors.Is(err, github.ErrDenied), errors.Is(err, github.ErrNotFound):
 		// Plans without rulesets answer like this; the push itself decides.
@@ -611,4 +638,22 @@ func (p *Publisher) mayPush(ctx context.Context, j *job, branch string, m messag
 		return false, refuse(ReasonRules, "The repository's rules stand in the way: %s. Leave %s/** out of the rule or let the App bypass it.", why, strings.SplitN(branch, "/", 2)[0])
 	}
 	return sign, nil
+}
+
+// defaultBranchSafe refuses where the operator requires rules that keep the App
+// from the default branch and there are none any more.
+func (p *Publisher) defaultBranchSafe(ctx context.Context, j *job) error {
+	if required, _ := j.bounds.RequireProtection(); !required {
+		return nil
+	}
+	branch := j.place.DefaultBranch
+	safe, err := doctor.Protection(ctx, j.github, j.repo, branch)
+	if err != nil {
+		return fmt.Errorf("read the rules for %s: %w", branch, err)
+	}
+	if safe.Safe() {
+		return nil
+	}
+	return refuse(ReasonUnprotected, "%s Whoever runs Inspect requires that it does not (require_protection), so nothing is pushed; the work is kept. %s",
+		sentence(safe.Words(branch)), diagnosis.ToProtect)
 }

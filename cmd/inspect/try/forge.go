@@ -35,6 +35,16 @@ func (forge) BranchRules(context.Context, github.Repo, string) ([]github.Rule, e
 	return nil, errNoForge
 }
 
+func (forge) Bypass(context.Context, github.Repo, int64) (string, error) { return "", errNoForge }
+
+func (forge) BranchProtected(context.Context, github.Repo, string) (bool, error) {
+	return false, errNoForge
+}
+
+func (forge) File(context.Context, github.Repo, string, string) ([]byte, error) {
+	return nil, errNoForge
+}
+
 // Ref reads a branch back from the origin.
 func (f forge) Ref(ctx context.Context, repo github.Repo, ref string) (string, error) {
 	p := f.plans[repo.ID]
