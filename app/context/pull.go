@@ -2,6 +2,7 @@ package context
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,6 +51,7 @@ type Pull struct {
 	Fork       bool   // the head is not of this repository
 	Result     string // where the result goes, a sentence
 	Remarks    []Remark
+	Unsettled  string // why nobody knows which threads are resolved; empty: it is known
 	Checks     []Check
 }
 
@@ -60,6 +62,9 @@ type Remark struct {
 	Thread int64  // first comment of the thread
 	Path   string
 	Line   int // 0: the line is not there any more
+	// Resolved and Outdated: people have settled its thread; the lines it is about
+	// have changed since.
+	Resolved, Outdated bool
 	Author string
 	At     time.Time
 	Body   string
@@ -121,6 +126,13 @@ func (p *Pull) write(b *strings.Builder, f fence) (items []Item) {
 			break
 		}
 	}
+	switch {
+	case len(kept) == 0:
+	case p.Unsettled != "":
+		fmt.Fprintf(b, "\nWhich review threads are resolved is not known: %s.\n", line(p.Unsettled, 200))
+	case slices.ContainsFunc(kept, func(r Remark) bool { return r.Resolved }):
+		b.WriteString("\nThreads that are called resolved were settled by people: they ask for nothing any more.\n")
+	}
 	for i, r := range p.Remarks {
 		it := Item{Kind: ItemRemark, ID: r.ID, Author: r.Author, Included: true}
 		if r.Review != "" {
@@ -139,7 +151,14 @@ func (p *Pull) write(b *strings.Builder, f fence) (items []Item) {
 			if r.Line == 0 {
 				place = "a line that is not there any more"
 			}
-			what = fmt.Sprintf("review comment %d in thread %d on %s, %s, by %s at %s", r.ID, r.Thread, line(r.Path, 300), place, line(r.Author, 60), at)
+			if r.Outdated && r.Line != 0 {
+				place += " (changed since)"
+			}
+			thread := fmt.Sprintf("thread %d", r.Thread)
+			if r.Resolved {
+				thread = "resolved " + thread
+			}
+			what = fmt.Sprintf("review comment %d in %s on %s, %s, by %s at %s", r.ID, thread, line(r.Path, 300), place, line(r.Author, 60), at)
 		}
 		f.write(b, what, clean(hide(r.Body), MaxComment))
 	}

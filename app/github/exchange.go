@@ -51,7 +51,7 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 		x.refused = err
 		return nil, err
 	}
-	r, id, ok := findRoute(a.api, req.Method, req.URL)
+	r, id, ok := a.route(req.Method, req.URL)
 	switch {
 	case !ok && (req.URL.Scheme != a.api.Scheme || req.URL.Host != a.api.Host):
 		return refuse(fmt.Errorf("%w: send credentials to %s", ErrForbidden, req.URL.Host))

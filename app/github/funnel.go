@@ -40,22 +40,29 @@ type field struct {
 type kind int
 
 const (
-	text    kind = iota // for people: redacted, cut
-	name                // for machines: refused if there is a secret in it
-	number              // an integer
-	boolean             // true or false
-	object              // a shape
-	list                // of objects
-	numbers             // of integers
-	names               // for machines
-	file                // of the repository: sent as it was judged, to the letter
+	text     kind = iota // for people: redacted, cut
+	name                 // for machines: refused if there is a secret in it
+	number               // an integer
+	boolean              // true or false
+	object               // a shape
+	list                 // of objects
+	numbers              // of integers
+	question             // one of questions
 )
 
 // A shape is a body with all its members; a member not listed is refused.
 type shape map[string]field
 
 var (
-	commentBody  = shape{"body": {kind: text, max: MaxComment}}
+	commentBody = shape{"body": {kind: text, max: MaxComment}}
+	graphBody   = shape{
+		"query": {kind: question},
+		"variables": {kind: object, of: shape{
+			"owner":  {kind: name, max: 100},
+			"name":   {kind: name, max: 100},
+			"number": {kind: number},
+		}},
+	}
 	reactionBody = shape{"content": {kind: name, max: 20}}
 	newPullBody  = shape{
 		"title": {kind: text, max: MaxPullTitle},
@@ -245,10 +252,9 @@ func (f funnel) value(fd field, v any, at string) (any, error) {
 			return nil, fmt.Errorf("%w: send %q as %q", ErrForbidden, f.redactor.String(redact.Cut(s, 100)), at)
 		}
 		return s, f.name(s, fd.max, at)
-	case file:
-		s, ok := v.(string)
-		if !ok || len(s) > fd.max {
-			return nil, wrong
+	case question:
+		if s, ok := v.(string); !ok || !slices.Contains(questions, s) {
+			return nil, fmt.Errorf("%w: ask a question that is not among ours", ErrForbidden)
 		}
 	case number:
 		if n, ok := v.(json.Number); !ok || strings.ContainsAny(n.String(), ".eE") {

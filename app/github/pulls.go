@@ -16,6 +16,9 @@ type PullRequest struct {
 	Draft    bool
 	Merged   bool
 	ClosedAt time.Time // zero while it is open
+	MergedAt time.Time // zero unless it was merged
+	MergeSHA string    // of the commit that merged it; before that, of a trial
+	Opened   time.Time
 	HeadRef  string
 	HeadSHA  string
 	BaseRef  string
@@ -29,6 +32,7 @@ func pullRequest(p *gh.PullRequest) PullRequest {
 	return PullRequest{
 		Number: p.GetNumber(), URL: p.GetHTMLURL(), State: p.GetState(), Draft: p.GetDraft(),
 		Merged: p.GetMerged() || p.MergedAt != nil, ClosedAt: p.GetClosedAt().Time,
+		MergedAt: p.GetMergedAt().Time, MergeSHA: p.GetMergeCommitSHA(), Opened: p.GetCreatedAt().Time,
 		HeadRef: p.GetHead().GetRef(), HeadSHA: p.GetHead().GetSHA(), BaseRef: p.GetBase().GetRef(),
 		HeadRepoID: p.GetHead().GetRepo().GetID(), Locked: p.GetLocked(), Title: p.GetTitle(),
 	}

@@ -27,10 +27,16 @@ type route struct {
 	// content, so it is neither counted nor serialised with the writes, and may be
 	// repeated.
 	token bool
+	// query marks a question that is asked with POST: it changes nothing.
+	query bool
 }
 
 // write says whether a request changes something on GitHub.
-func (r *route) write() bool { return r.method != http.MethodGet && !r.token }
+func (r *route) write() bool { return r.method != http.MethodGet && !r.token && !r.query }
+
+// graph is the one route to GraphQL: questions that are written in this package,
+// with variables for names and numbers. There is none for mutations.
+var graph = &route{method: "POST", path: "graphql", body: graphBody, purpose: forPulls, query: true}
 
 const (
 	repository = "repos/{owner}/{name}"
@@ -56,12 +62,16 @@ var perRepository = []route{
 	{method: "DELETE", path: "/issues/{id}/labels/{label}", what: "label", purpose: forTalking},
 	{method: "GET", path: "/git/commits/{sha}", purpose: forReading},
 	{method: "GET", path: "/branches/{ref}", purpose: forReading}, // one segment: what is below a branch is its protection
+	{method: "GET", path: "/commits", purpose: forReading},
+	{method: "GET", path: "/commits/{sha}", purpose: forReading},
+	{method: "GET", path: "/activity", purpose: forReading},
 	{method: "GET", path: "/commits/{sha}/check-runs", purpose: forChecks},
 	{method: "GET", path: "/actions/jobs/{id}/logs", purpose: forLogs},
 	{method: "POST", path: "/check-runs", what: "check run", body: newCheckRunBody, purpose: forChecks},
 	{method: "PATCH", path: "/check-runs/{id}", what: "check run", body: checkRunBody, purpose: forChecks},
 	{method: "GET", path: "/pulls", purpose: forPulls},
 	{method: "GET", path: "/pulls/{id}", purpose: forPulls},
+	{method: "GET", path: "/pulls/{id}/files", purpose: forPulls},
 	{method: "GET", path: "/pulls/{id}/comments", purpose: forPulls},
 	{method: "GET", path: "/pulls/{id}/reviews", purpose: forPulls},
 	{method: "POST", path: "/pulls/comments/{id}/reactions", what: "reaction", body: reactionBody, purpose: forPulls},
@@ -103,6 +113,15 @@ var forms = map[string]*regexp.Regexp{
 	"label": regexp.MustCompile(`^[^\x00-\x1f\x7f]{1,200}$`),
 	"ref":   regexp.MustCompile(`^[^\x00-\x20\x7f~^:?*\[\\]{1,250}$`),
 	"path":  regexp.MustCompile(`^[^\x00-\x1f\x7f\\]{1,250}$`),
+}
+
+// route tells which route a request is, as findRoute does; GraphQL has an address
+// of its own, beside the API's base.
+func (a *App) route(method string, u *url.URL) (*route, string, bool) {
+	if method == graph.method && u.String() == a.bases.GraphQL {
+		return graph, "", true
+	}
+	return findRoute(a.api, method, u)
 }
 
 // findRoute tells which route a request is, if any, and the repository id in
