@@ -429,6 +429,7 @@ const sessionsOfPull = `-- name: SessionsOfPull :many
 
 SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context, pull_seen_at FROM sessions WHERE repository_id = $1
   AND (pull_request = $2::integer AND pull_request > 0
+    OR pull_number = $2::integer AND pull_number > 0 AND deliver = 'head' AND head_sha <> ''
     OR branch = $3::text AND branch <> ''
     OR head_sha = $4::text AND head_sha <> '')
 ORDER BY created_at, id
@@ -443,7 +444,7 @@ type SessionsOfPullParams struct {
 
 // Independent reviews of our pull requests.
 // The sessions that had a hand in a pull request: it is theirs, it comes from
-// their branch, or its head is what they pushed.
+// their branch, they pushed onto its head, or its head is what they pushed.
 func (q *Queries) SessionsOfPull(ctx context.Context, arg SessionsOfPullParams) ([]Session, error) {
 	rows, err := q.db.QueryContext(ctx, sessionsOfPull,
 		arg.RepositoryID,

@@ -432,6 +432,9 @@ func (q *Queries) SawInstallation(ctx context.Context, arg SawInstallationParams
 }
 
 const sawRepository = `-- name: SawRepository :exec
+WITH moved AS (
+  UPDATE sessions SET installation_id = $2 WHERE repository_id = $1 AND installation_id <> $2 AND finished_at IS NULL
+)
 INSERT INTO repositories (id, installation_id, owner, name, default_branch) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (id) DO UPDATE SET
   installation_id = excluded.installation_id,
@@ -449,7 +452,8 @@ type SawRepositoryParams struct {
 	DefaultBranch  string
 }
 
-// Empty values of the payload leave what is known.
+// Empty values of the payload leave what is known. A repository that belongs to
+// another account by now takes its open sessions with it.
 func (q *Queries) SawRepository(ctx context.Context, arg SawRepositoryParams) error {
 	_, err := q.db.ExecContext(ctx, sawRepository,
 		arg.ID,

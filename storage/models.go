@@ -351,6 +351,31 @@ type Prompt struct {
 	CreatedAt   time.Time
 }
 
+type Pull struct {
+	RepositoryID int64
+	Number       int32
+	BaseRef      string
+	BaseSince    sql.NullTime
+	MergedAt     sql.NullTime
+	MergeSha     string
+	Paths        pqtype.NullRawMessage
+	ReviewsRead  bool
+	WatchedUntil sql.NullTime
+}
+
+type PullEvent struct {
+	RepositoryID int64
+	Number       int32
+	Kind         string
+	Key          string
+	At           time.Time
+	ActorID      int64
+	ActorLogin   string
+	Bot          bool
+	Sha          string
+	Before       string
+}
+
 type Repository struct {
 	ID              int64
 	InstallationID  int64
@@ -473,6 +498,21 @@ type Session struct {
 	StopReason      string
 	Context         pqtype.NullRawMessage
 	PullSeenAt      sql.NullTime
+}
+
+type SessionOutcome struct {
+	SessionID     string
+	PullRequest   int32
+	Opened        bool
+	OpenedAt      sql.NullTime
+	MergedAt      sql.NullTime
+	ClosedAt      sql.NullTime
+	RevertedAt    sql.NullTime
+	ReviewSeconds int32
+	Rounds        int32
+	Pushes        int32
+	Fixes         int32
+	UpdatedAt     time.Time
 }
 
 type SessionPerson struct {

@@ -221,7 +221,7 @@ func (q *Queries) RepositoriesToLookAt(ctx context.Context, arg RepositoriesToLo
 }
 
 const reviewsAskedAgain = `-- name: ReviewsAskedAgain :many
-UPDATE reviews r SET conclusion = 'asked again' WHERE r.repository_id = $1 AND r.head_sha = $2::text AND r.pull_request > 0
+UPDATE reviews r SET conclusion = 'asked again' WHERE r.repository_id = $1 AND r.head_sha = $2::text
   AND r.number = (SELECT max(number) FROM reviews o WHERE o.repository_id = r.repository_id AND o.pull_request = r.pull_request AND o.head_sha = r.head_sha)
 RETURNING pull_request
 `
@@ -231,7 +231,8 @@ type ReviewsAskedAgainParams struct {
 	Sha          string
 }
 
-// The newest review of each pull request with that head is said anew.
+// The newest review of each pull request, or merge group (0), with that head is
+// said anew.
 func (q *Queries) ReviewsAskedAgain(ctx context.Context, arg ReviewsAskedAgainParams) ([]int32, error) {
 	rows, err := q.db.QueryContext(ctx, reviewsAskedAgain, arg.RepositoryID, arg.Sha)
 	if err != nil {

@@ -124,6 +124,18 @@ func Superseded(who, was, is string) string {
 	return fmt.Sprintf("%s pushed: the head is now %s, and this session worked on %s. Nothing of it is pushed; the work is kept in the evidence. Ask again to have the new head worked on.", who, short(is), short(was))
 }
 
+// HeadRenamed says that the branch a session works on has another name, as plain
+// text.
+func HeadRenamed(was, is string) string {
+	return fmt.Sprintf("The head branch %s was renamed to %s while this session worked on it. Nothing of it is pushed; the work is kept in the evidence. Ask again to have it worked on under its new name.", redact.OneLine(was, 200), redact.OneLine(is, 200))
+}
+
+// RepositoryGone says that the App does not reach a repository any more, as plain
+// text.
+func RepositoryGone() string {
+	return "The App does not reach the repository any more: it was transferred to an owner who has not installed it, removed from the installation, or deleted. Nothing is pushed; the work is kept in the evidence."
+}
+
 // NoAllowForFork says that a fork's session gets no wider reach.
 func NoAllowForFork() string {
 	return "This session works on a fork's commits, so nothing more can be allowed to it. Nothing was asked for."

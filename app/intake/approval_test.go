@@ -9,6 +9,7 @@ import (
 
 	"inspect/app/approve"
 	"inspect/app/github"
+	"inspect/envs/spec"
 	"inspect/scheduler"
 	"inspect/storage"
 )
@@ -129,6 +130,29 @@ func TestFourEyesCommand(t *testing.T) {
 	}
 }
 
+// Four eyes that the repository asks for since the session began count too, and
+// nothing is allowed while nobody can tell.
+func TestTheConfigurationIsReadWhenSomebodyAnswers(t *testing.T) {
+	w := setup(t, nil)
+	w.say(1, "octocat", octocat, "/inspect fix it")
+	s := w.one()
+	w.say(2, "octocat", octocat, "/inspect allow a.example")
+	w.gh.files[spec.FileName] = "version: 2\n"
+	w.say(3, "octocat", octocat, "/inspect approve")
+	if got := w.lastReply(); !strings.Contains(got, "Nobody can tell what the repository forbids") || len(w.waits(s.ID)) != 1 {
+		t.Errorf("%q", got)
+	}
+	w.gh.files[spec.FileName] = goodSpec + "publish: {four_eyes: true}\n"
+	w.say(4, "octocat", octocat, "/inspect approve")
+	if got := w.lastReply(); !strings.Contains(got, "four eyes") || len(w.waits(s.ID)) != 1 {
+		t.Errorf("%q", got)
+	}
+	w.say(5, "octocat", octocat, "/inspect reject")
+	if len(w.waits(s.ID)) != 0 {
+		t.Errorf("%q", w.lastReply())
+	}
+}
+
 func TestButtonsAnswer(t *testing.T) {
 	w := setup(t, nil)
 	press := func(change func(object)) storage.Delivery {
@@ -186,7 +210,12 @@ func TestButtonsAnswer(t *testing.T) {
 }
 
 // told records what reviews are asked to look at.
-type told struct{ looks, groups []string }
+type told struct{ looks, groups, again []string }
+
+func (r *told) GroupAgain(_ context.Context, _ int64, _ github.Repo, sha string) error {
+	r.again = append(r.again, sha)
+	return nil
+}
 
 func (r *told) Look(_ context.Context, _ int64, _ github.Repo, pull int) error {
 	r.looks = append(r.looks, fmt.Sprint(pull))

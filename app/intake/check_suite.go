@@ -78,6 +78,13 @@ func (in *Intake) runAgain(ctx context.Context, w *wish) error {
 			return fmt.Errorf("looking for the reviews of %.12s: %w", w.rerun.sha, err)
 		}
 		for _, pull := range pulls {
+			if pull == 0 && in.o.Reviews != nil {
+				if err := in.o.Reviews.GroupAgain(ctx, w.installation.ID, w.repo, w.rerun.sha); err != nil {
+					return err
+				}
+				notes = append(notes, "the review of the merge group was said anew")
+				continue
+			}
 			if err := in.lookAtReview(ctx, w.installation.ID, w.repo, int(pull)); err != nil {
 				return err
 			}

@@ -58,6 +58,7 @@ type fakeGitHub struct {
 	reviews   []github.Review
 	remarks   []github.ReviewComment
 	failed    []github.FailedCheck
+	threads   github.Threads
 	logs      map[int64]string
 }
 
@@ -95,6 +96,12 @@ func (f *fakeGitHub) ReviewComments(context.Context, github.Repo, int) ([]github
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.remarks, f.call("ReviewComments")
+}
+
+func (f *fakeGitHub) Threads(context.Context, github.Repo, int) (github.Threads, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.threads, f.call("Threads")
 }
 
 func (f *fakeGitHub) FailedChecks(_ context.Context, _ github.Repo, sha string) ([]github.FailedCheck, error) {

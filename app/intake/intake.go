@@ -32,6 +32,7 @@ type GitHub interface {
 	Protected(ctx context.Context, repo github.Repo, branch string) (bool, error)
 	Reviews(ctx context.Context, repo github.Repo, pull int) ([]github.Review, error)
 	ReviewComments(ctx context.Context, repo github.Repo, pull int) ([]github.ReviewComment, error)
+	Threads(ctx context.Context, repo github.Repo, pull int) (github.Threads, error)
 	FailedChecks(ctx context.Context, repo github.Repo, sha string) ([]github.FailedCheck, error)
 	JobLog(ctx context.Context, repo github.Repo, job int64, n int) (string, error)
 	ReactReviewComment(ctx context.Context, repo github.Repo, comment int64, content string) error
@@ -95,6 +96,8 @@ type Options struct {
 	Snapshots Snapshots
 	// Reviews keeps the check run about independent reviews. nil: there is none.
 	Reviews Reviews
+	// Fates follows pull requests. nil: nobody does.
+	Fates Fates
 	// SessionURL is the address of a session's page.
 	SessionURL func(session string) string
 	Log        *slog.Logger

@@ -13,7 +13,8 @@ import (
 	"inspect/storage"
 )
 
-// issues handles the event of that name: a label starts a session.
+// issues handles the event of that name: a label starts a session, and an issue
+// that is opened again says something of what was done for it.
 func (in *Intake) issues(ctx context.Context, guid string, p payload) (result, error) {
 	repo, ok := p.known()
 	if !ok || p.Issue == nil || p.Issue.Number <= 0 {
@@ -24,6 +25,10 @@ func (in *Intake) issues(ctx context.Context, guid string, p payload) (result, e
 		return in.labeled(ctx, guid, p, repo, *p.Issue, "")
 	case "locked", "unlocked":
 		return in.locked(ctx, p, repo, p.Issue.Number)
+	case "reopened":
+		if in.o.Fates != nil {
+			return result{done, "the issue was opened again"}, in.o.Fates.IssueReopened(ctx, repo, p.Issue.Number, moment(p.Issue.UpdatedAt))
+		}
 	}
 	return ignore("nothing to do for the action %q", p.Action)
 }

@@ -36,6 +36,7 @@ type payload struct {
 	Forced     bool        `json:"forced"`  // a push that is no fast-forward
 	Ref        string      `json:"ref"`     // of a push: refs/heads/…
 	Deleted    bool        `json:"deleted"` // a push that deleted Ref
+	Commits    []landing   `json:"commits"` // of a push
 }
 
 type installation struct {
@@ -88,6 +89,8 @@ type pulled struct {
 	Draft     bool      `json:"draft"`
 	Merged    bool      `json:"merged"`
 	MergedAt  string    `json:"merged_at"`
+	ClosedAt  string    `json:"closed_at"`
+	CreatedAt string    `json:"created_at"`
 	MergeSHA  string    `json:"merge_commit_sha"`
 	UpdatedAt string    `json:"updated_at"`
 	Head      *pullSide `json:"head"`
@@ -153,6 +156,16 @@ type changes struct {
 			From string `json:"from"`
 		} `json:"ref"`
 	} `json:"base"`
+}
+
+// landing is a commit of a push, at most 2,048 of which GitHub tells.
+type landing struct {
+	ID        string   `json:"id"`
+	Message   string   `json:"message"`
+	Timestamp string   `json:"timestamp"`
+	Added     []string `json:"added"`
+	Modified  []string `json:"modified"`
+	Removed   []string `json:"removed"`
 }
 
 type label struct {

@@ -21,6 +21,11 @@ func (in *Intake) pullRequest(ctx context.Context, guid string, p payload) (resu
 	if !ok || p.PullRequest == nil || p.PullRequest.Number <= 0 {
 		return ignore("the event does not name installation, repository and pull request")
 	}
+	if in.o.Fates != nil {
+		if err := in.followed(ctx, p, repo); err != nil {
+			return result{}, err
+		}
+	}
 	if err := in.reviewed(ctx, p, repo); err != nil {
 		return result{}, err
 	}
@@ -92,10 +97,23 @@ func moved(s storage.Session, live github.PullRequest, gone bool, who string) (r
 		return scheduler.ReasonPullClosed, comment.PullEnded("merged")
 	case live.State == "closed":
 		return scheduler.ReasonPullClosed, comment.PullEnded("closed")
+	case live.HeadRepoID == s.HeadRepoID && live.HeadRef != "" && live.HeadRef != s.BaseBranch && s.State != scheduler.Publishing:
+		return scheduler.ReasonSuperseded, comment.HeadRenamed(s.BaseBranch, live.HeadRef)
 	case live.HeadSHA == s.BaseSha, live.HeadSHA == s.HeadSha, s.State == scheduler.Publishing:
 		return "", ""
 	}
 	return scheduler.ReasonSuperseded, comment.Superseded(who, s.BaseSha, live.HeadSHA)
+}
+
+// LookAtPull ends the sessions on a pull request that it has no use for any more,
+// as an event about it would.
+func (in *Intake) LookAtPull(ctx context.Context, id int64, repo github.Repo, number int) error {
+	open, err := in.o.DB.Q().OpenSessionsOfPull(ctx, storage.OpenSessionsOfPullParams{RepositoryID: repo.ID, PullNumber: int32(number)})
+	if err != nil {
+		return fmt.Errorf("looking for the sessions on pull request %d: %w", number, err)
+	}
+	_, err = in.look(ctx, payload{Installation: &installation{ID: id}}, repo, number, open)
+	return err
 }
 
 // changed says in words what of a pull request changed that a session's work

@@ -19,6 +19,11 @@ func (in *Intake) pullRequestReview(ctx context.Context, guid string, p payload)
 	default:
 		return ignore("nothing to do for the action %q", p.Action)
 	}
+	if in.o.Fates != nil {
+		if err := in.looked(ctx, p, repo); err != nil {
+			return result{}, err
+		}
+	}
 	if err := in.lookAtReview(ctx, p.Installation.ID, repo, p.PullRequest.Number); err != nil {
 		return result{}, err
 	}

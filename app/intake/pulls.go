@@ -279,6 +279,14 @@ func (in *Intake) pullBrief(ctx context.Context, w *wish, t *target, result stri
 	if err != nil {
 		return fmt.Errorf("reading the review comments: %w", err)
 	}
+	threads, err := gh.Threads(ctx, w.repo, t.Number)
+	if err != nil && !final(err) {
+		return fmt.Errorf("reading which review threads are resolved: %w", err)
+	}
+	if err != nil {
+		in.log.Info("it is not known which review threads are resolved", "repository", w.repo.ID, "pull", t.Number, "error", err)
+		f.Pull.Unsettled = "GitHub does not tell Inspect"
+	}
 	add := func(kind string, c github.Comment, r agent.Remark) error {
 		if strings.TrimSpace(c.Body) == "" || w.comment == c.ID && kind == map[string]string{inReview: agent.ItemReview, inRemark: agent.ItemRemark}[w.place] {
 			return nil
@@ -292,6 +300,9 @@ func (in *Intake) pullBrief(ctx context.Context, w *wish, t *target, result stri
 		return nil
 	}
 	for _, r := range reviews {
+		if at, edited := threads.Edited[r.ID]; edited {
+			r.Updated = at
+		}
 		if err := add(agent.ItemReview, r.Comment, agent.Remark{Review: r.State}); err != nil {
 			return err
 		}
@@ -301,7 +312,9 @@ func (in *Intake) pullBrief(ctx context.Context, w *wish, t *target, result stri
 		if thread == 0 {
 			thread = r.ID
 		}
-		if err := add(agent.ItemRemark, r.Comment, agent.Remark{Thread: thread, Path: r.Path, Line: r.Line}); err != nil {
+		if err := add(agent.ItemRemark, r.Comment, agent.Remark{
+			Thread: thread, Path: r.Path, Line: r.Line, Resolved: threads.Resolved[thread], Outdated: threads.Outdated[thread],
+		}); err != nil {
 			return err
 		}
 	}

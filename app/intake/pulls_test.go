@@ -615,3 +615,90 @@ func TestContextOfAPullRequest(t *testing.T) {
 		}
 	}
 }
+
+// Threads that people settled are told apart, and a review that was edited since
+// is left out and named.
+func TestSettledThreads(t *testing.T) {
+	w := setup(t, nil)
+	said := time.Date(2027, 1, 2, 3, 0, 0, 0, time.UTC)
+	by := func(id int64, text string) github.Comment {
+		return github.Comment{ID: id, UserID: octocat, Login: "octocat", Body: text, Association: "OWNER", Created: said, Updated: said}
+	}
+	w.gh.reviews = []github.Review{{Comment: by(1, "as it was"), State: "COMMENTED"}, {Comment: by(2, "edited since"), State: "COMMENTED"}}
+	w.gh.remarks = []github.ReviewComment{
+		{Comment: by(11, "settled"), Path: "a.go", Line: 1}, {Comment: by(12, "an answer"), Path: "a.go", Line: 1, InReplyTo: 11}, {Comment: by(13, "not settled"), Path: "a.go", Line: 2},
+	}
+	w.gh.threads = github.Threads{Resolved: map[int64]bool{11: true, 13: false}, Outdated: map[int64]bool{13: true}, Edited: map[int64]time.Time{2: time.Date(2031, 1, 2, 4, 0, 0, 0, time.UTC)}}
+	w.deliver("issue_comment", body(onPull("/inspect fix it")))
+	prompt := w.session().Prompt
+	for _, want := range []string{
+		"review comment 11 in resolved thread 11 on a.go", "review comment 12 in resolved thread 11 on a.go", "review comment 13 in thread 13 on a.go, line 2 (changed since)",
+		"Threads that are called resolved were settled by people", "review 2 by octocat was changed after this was asked for, and is left out", "as it was",
+	} {
+		if !strings.Contains(prompt, want) {
+			t.Errorf("the prompt lacks %q:\n%s", want, prompt)
+		}
+	}
+	if strings.Contains(prompt, "edited since") {
+		t.Error("an edited review is told")
+	}
+	t.Run("not told", func(t *testing.T) {
+		w := w.fresh(t)
+		w.gh.remarks = []github.ReviewComment{{Comment: by(11, "settled"), Path: "a.go", Line: 1}}
+		w.gh.fail = map[string]error{"Threads": github.ErrDenied}
+		w.deliver("issue_comment", body(onPull("/inspect fix it")))
+		if got := w.session().Prompt; !strings.Contains(got, "Which review threads are resolved is not known") || !strings.Contains(got, "settled") {
+			t.Errorf("%s", got)
+		}
+	})
+}
+
+// What no event told of a pull request that is worked on is found by looking.
+func TestLookAtPull(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*github.PullRequest)
+		reason string
+	}{
+		"as it was":      {func(*github.PullRequest) {}, ""},
+		"pushed to":      {func(pr *github.PullRequest) { pr.HeadSHA = strings.Repeat("3", 40) }, scheduler.ReasonSuperseded},
+		"merged":         {func(pr *github.PullRequest) { pr.State, pr.Merged = "closed", true }, scheduler.ReasonPullClosed},
+		"closed":         {func(pr *github.PullRequest) { pr.State = "closed" }, scheduler.ReasonPullClosed},
+		"under its name": {func(pr *github.PullRequest) { pr.HeadRef = "another/name" }, scheduler.ReasonSuperseded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := setup(t, nil)
+			w.deliver("issue_comment", body(onPull("/inspect fix it")))
+			w.set("working")
+			w.gh.pull(c.change)
+			s := w.session()
+			if err := w.in.LookAtPull(t.Context(), s.InstallationID, github.Repo{ID: s.RepositoryID, Owner: "octocat", Name: "hello"}, int(s.PullNumber)); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.session(); got.StopReason != c.reason || got.StopAt.Valid != (c.reason != "") {
+				t.Errorf("%q %q", got.StopReason, got.StopWords)
+			}
+		})
+	}
+}
+
+// A repository that has another owner by now takes its open sessions along.
+func TestTransferred(t *testing.T) {
+	w := setup(t, nil)
+	w.deliver("issues", body(labeled()))
+	over := w.session()
+	w.exec("UPDATE sessions SET state = 'failed', finished_at = now()")
+	w.deliver("issue_comment", body(commented("/inspect fix it")))
+	o := common("transferred")
+	at(o, "installation")["id"] = 4711
+	at(o, "repository")["owner"], at(o, "repository")["full_name"] = user(hubot, "hubot"), "hubot/hello"
+	w.deliver("repository", body(o))
+	for _, s := range w.sessions() {
+		if (s.InstallationID == 4711) != (s.ID != over.ID) || s.StopAt.Valid {
+			t.Errorf("session %s has installation %d", s.ID, s.InstallationID)
+		}
+	}
+	row, err := w.db.Q().GetRepositoryRow(t.Context(), repositoryID)
+	if err != nil || row.Owner != "hubot" || row.InstallationID != 4711 {
+		t.Errorf("%+v %v", row, err)
+	}
+}

@@ -19,6 +19,11 @@ func (in *Intake) push(ctx context.Context, p payload) (result, error) {
 		return ignore("the event does not name installation, repository and default branch")
 	}
 	branch, isBranch := strings.CutPrefix(p.Ref, "refs/heads/")
+	if isBranch && in.o.Fates != nil {
+		if err := in.landed(ctx, p, repo, branch); err != nil {
+			return result{}, err
+		}
+	}
 	if !isBranch || branch != p.Repository.DefaultBranch {
 		return in.pushedHead(ctx, p, repo, branch)
 	}

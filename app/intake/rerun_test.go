@@ -18,6 +18,32 @@ func rerequested(event string, app int64, external string) object {
 	return o
 }
 
+// A merge group's review is said anew when its run is asked for again.
+func TestRerunOfAMergeGroup(t *testing.T) {
+	reviews := &told{}
+	w := setup(t, func(o *Options) { o.Reviews = reviews })
+	for _, r := range []struct {
+		pull int
+		sha  string
+	}{{0, head}, {12, otherHead}} {
+		if _, err := w.db.SQL().Exec(`INSERT INTO reviews (repository_id, pull_request, head_sha, number, conclusion, words, check_run_id, created_at)
+			VALUES ($1, $2, $3, 1, 'success', '', 72, now())`, repositoryID, r.pull, r.sha); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, event := range []string{"check_run", "check_suite"} {
+		reviews.again = nil
+		w.deliver(event, body(by(rerequested(event, appID, "review/0/1"), octocat, "octocat")))
+		if len(reviews.again) != 1 || reviews.again[0] != head || len(reviews.looks) != 0 {
+			t.Errorf("%s: %+v", event, reviews)
+		}
+	}
+	w.deliver("check_run", body(by(rerequested("check_run", appID, "review/0/1"), hubot, "hubot")))
+	if len(reviews.again) != 1 {
+		t.Error("somebody who may only read had it run again")
+	}
+}
+
 // Who may write has what did not deliver run again; a result that was delivered
 // stays, and its run is made anew because GitHub has cleared it.
 func TestRerun(t *testing.T) {

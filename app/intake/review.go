@@ -12,6 +12,7 @@ import (
 // Reviews keeps the check run about independent reviews; *review.Desk has it.
 type Reviews interface {
 	Look(ctx context.Context, installation int64, repo github.Repo, pull int) error
+	GroupAgain(ctx context.Context, installation int64, repo github.Repo, headSHA string) error
 	MergeGroup(ctx context.Context, installation int64, repo github.Repo, headSHA, headRef, baseRef string) error
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"inspect/app/comment"
 	"inspect/app/github"
 	"inspect/envs/spec"
 	"inspect/scheduler"
@@ -44,6 +45,8 @@ func (p *Publisher) stillThere(ctx context.Context, j *job) (github.PullRequest,
 	switch {
 	case live.State != "open":
 		return live, &refusal{scheduler.Stopped, scheduler.ReasonPullClosed, "The pull request was closed or merged before the result was there; the work is kept, but is not pushed."}
+	case live.HeadRepoID == s.HeadRepoID && live.HeadRef != s.BaseBranch && live.HeadRepoID == s.RepositoryID:
+		return live, &refusal{scheduler.Stopped, scheduler.ReasonSuperseded, comment.HeadRenamed(s.BaseBranch, live.HeadRef)}
 	case !begun && live.HeadSHA != s.BaseSha:
 		return live, superseded(s, live.HeadSHA)
 	}

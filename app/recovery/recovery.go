@@ -3,7 +3,8 @@
 // sent, is lost unless somebody asks. On start and every ten minutes failed
 // deliveries are asked for again, installations and their repositories are
 // compared with what is known, open issues that carry a trigger label and have
-// no session are found, and the fate of our own pull requests is read. What is
+// no session are found, the fate of our own pull requests and of those that
+// sessions work on is read, and sessions end whose repository is out of reach. What is
 // wrong with one installation keeps no other from being looked at.
 package recovery
 
@@ -15,8 +16,10 @@ import (
 	"log/slog"
 	"time"
 
+	"inspect/app/fate"
 	"inspect/app/github"
 	"inspect/app/intake"
+	"inspect/app/measure"
 	"inspect/envs/proc"
 	"inspect/storage"
 )
@@ -67,6 +70,13 @@ type Options struct {
 	Missed func(ctx context.Context, m intake.Missed) error
 	// Pull is told of each of our pull requests that is open; nil: nobody asks.
 	Pull func(ctx context.Context, installation int64, repo github.Repo, number int) error
+	// Working is told of each pull request that a session is at work on; nil:
+	// nobody asks.
+	Working func(ctx context.Context, installation int64, repo github.Repo, number int) error
+	// Unreachable ends a session whose repository the App does not reach any more.
+	Unreachable func(ctx context.Context, session string) error
+	// Fates follows our pull requests.
+	Fates *fate.Desk
 	// Labels that may start sessions.
 	Labels []string
 	// Kept is how long GitHub can be asked for deliveries; zero: KeptByGitHub.
@@ -82,7 +92,7 @@ type Recovery struct {
 
 // New checks the options.
 func New(o Options) (*Recovery, error) {
-	if o.DB == nil || o.App == nil || o.GitHub == nil || o.Missed == nil {
+	if o.DB == nil || o.App == nil || o.GitHub == nil || o.Missed == nil || o.Unreachable == nil || o.Fates == nil {
 		return nil, errors.New("recovery: an option that is needed is missing")
 	}
 	if o.Kept == 0 {
@@ -123,6 +133,24 @@ func (r *Recovery) Look(ctx context.Context) error {
 		if one := r.installation(ctx, i); one != nil {
 			err = errors.Join(err, fmt.Errorf("installation %d of %s: %w", i.ID, i.Account, one))
 		}
+	}
+	if err != nil {
+		return err // where a repository is now may not have been seen
+	}
+	return r.unreachable(ctx)
+}
+
+// wayAway is how long a repository may be on its way from one owner to another.
+const wayAway = 5 * time.Minute
+
+// unreachable ends the sessions of repositories that no installation has.
+func (r *Recovery) unreachable(ctx context.Context) error {
+	lost, err := r.o.DB.Q().SessionsWithoutPlace(ctx, r.o.Clock.Now().Add(-wayAway))
+	if err != nil {
+		return fmt.Errorf("looking for sessions whose repository is gone: %w", err)
+	}
+	for _, id := range lost {
+		err = errors.Join(err, r.o.Unreachable(ctx, id))
 	}
 	return err
 }
@@ -236,7 +264,29 @@ func (r *Recovery) installation(ctx context.Context, i github.InstallationInfo) 
 	if err != nil {
 		return err
 	}
-	return errors.Join(r.issues(ctx, i.ID, client, archived), r.pulls(ctx, i.ID, client))
+	return errors.Join(r.issues(ctx, i.ID, client, archived), r.pulls(ctx, i.ID, client), r.working(ctx, i.ID), r.o.Fates.Look(ctx, i.ID))
+}
+
+// working has the pull requests looked at that sessions work on: what moved or
+// closed them may not have been told.
+func (r *Recovery) working(ctx context.Context, installation int64) error {
+	if r.o.Working == nil {
+		return nil
+	}
+	rows, err := r.o.DB.Q().PullsWorkedOn(ctx, storage.PullsWorkedOnParams{InstallationID: installation, Most: maxPulls})
+	if err != nil {
+		return fmt.Errorf("reading the pull requests that are worked on: %w", err)
+	}
+	var all error
+	for _, row := range rows {
+		err := r.o.Working(ctx, installation, github.Repo{ID: row.RepositoryID, Owner: row.Owner, Name: row.Name}, int(row.PullNumber))
+		all = errors.Join(all, err)
+		var limited *github.RateLimited
+		if errors.As(err, &limited) || ctx.Err() != nil {
+			break // the others would not fare better
+		}
+	}
+	return all
 }
 
 // repositories stores what was added, renamed or removed meanwhile, and tells
@@ -381,6 +431,14 @@ func (r *Recovery) pulls(ctx context.Context, installation int64, client GitHub)
 		}
 		if err := q.SetPullSeen(ctx, p); err != nil {
 			return fmt.Errorf("recording the fate of pull request %d: %w", row.PullRequest, err)
+		}
+		if !gone {
+			of := fate.Pull{Number: pull.Number, HeadRef: pull.HeadRef, HeadSHA: pull.HeadSHA, BaseRef: pull.BaseRef}
+			known := []measure.Event{{Kind: measure.Opened, At: pull.Opened}}
+			if end := fate.Ended(pull); end.Kind != "" {
+				known = append(known, end)
+			}
+			all = errors.Join(all, r.o.Fates.Saw(ctx, repo, of, known...))
 		}
 		if !p.ClosedAt.Valid && r.o.Pull != nil {
 			all = errors.Join(all, r.o.Pull(ctx, installation, repo, int(row.PullRequest)))

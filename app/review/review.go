@@ -14,10 +14,13 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
+	"inspect/app/fate"
 	"inspect/app/github"
+	"inspect/app/measure"
 	"inspect/app/policy"
 	"inspect/app/publish"
 	"inspect/checks/redact"
@@ -35,6 +38,7 @@ const Name = "inspect / independent review"
 type GitHub interface {
 	PullRequest(ctx context.Context, repo github.Repo, number int) (github.PullRequest, error)
 	Reviews(ctx context.Context, repo github.Repo, number int) ([]github.Review, error)
+	Moves(ctx context.Context, repo github.Repo, branch string) ([]github.Moved, error)
 	BranchRules(ctx context.Context, repo github.Repo, branch string) ([]github.Rule, error)
 	CreateCheckRun(ctx context.Context, repo github.Repo, run github.CheckRun) (int64, error)
 	UpdateCheckRun(ctx context.Context, repo github.Repo, id int64, run github.CheckRun) error
@@ -51,6 +55,8 @@ type Options struct {
 	Decide func(ctx context.Context, installation int64, repo github.Repo, actor policy.Actor, need policy.Need) (policy.ActorDecision, error)
 	// Floor says what binds a repository, or false if it may not use Inspect.
 	Floor func(repositoryID int64, ownerName string) (policy.Bounds, bool)
+	// Fates knows what happened to a pull request.
+	Fates *fate.Desk
 	// SessionURL is the address of a session's page; nil: none is linked.
 	SessionURL func(session string) string
 	Clock      proc.Clock   // nil: the machine's
@@ -65,8 +71,8 @@ type Desk struct {
 
 // New checks the options.
 func New(o Options) (*Desk, error) {
-	if o.DB == nil || o.GitHub == nil || o.Decide == nil || o.Floor == nil {
-		return nil, errors.New("reviews need a database, GitHub, the authority and the operator's policy")
+	if o.DB == nil || o.GitHub == nil || o.Decide == nil || o.Floor == nil || o.Fates == nil {
+		return nil, errors.New("reviews need a database, GitHub, the authority, the operator's policy and who follows pull requests")
 	}
 	if o.SessionURL == nil {
 		o.SessionURL = func(string) string { return "" }
@@ -93,8 +99,10 @@ func (d *Desk) Look(ctx context.Context, installation int64, repo github.Repo, p
 	if err != nil {
 		return err
 	}
-	if len(known) > 0 && !d.wanted(repo, known) {
-		return nil
+	if len(known) > 0 {
+		if wanted, err := d.wanted(ctx, repo, known); err != nil || !wanted {
+			return err
+		}
 	}
 	pr, err := gh.PullRequest(ctx, repo, pull)
 	switch {
@@ -110,7 +118,11 @@ func (d *Desk) Look(ctx context.Context, installation int64, repo github.Repo, p
 	if err != nil {
 		return err
 	}
-	if !d.wanted(repo, sessions) {
+	wanted, err := d.wanted(ctx, repo, sessions)
+	if err != nil {
+		return err
+	}
+	if !wanted {
 		return d.nobodys(ctx, gh, repo, pr, len(sessions) > 0)
 	}
 	facts, err := d.facts(ctx, installation, gh, repo, pr, sessions)
@@ -136,38 +148,57 @@ func (d *Desk) sessions(ctx context.Context, repo github.Repo, pr github.PullReq
 	return all, nil
 }
 
-// wanted says whether one of the sessions, or the operator now, wants four eyes.
-func (d *Desk) wanted(repo github.Repo, sessions []storage.Session) bool {
+// wanted says whether one of the sessions, or the operator or the repository now,
+// wants four eyes. The repository's configuration is the one that was found when
+// its default branch was last looked at, which each push has happen.
+func (d *Desk) wanted(ctx context.Context, repo github.Repo, sessions []storage.Session) (bool, error) {
 	if len(sessions) == 0 {
-		return false
+		return false, nil
 	}
 	if b, _ := d.o.Floor(repo.ID, repo.Owner+"/"+repo.Name); b.FourEyes() {
-		return true
+		return true, nil
 	}
+	specs := make([]json.RawMessage, 0, len(sessions)+1)
 	for _, s := range sessions {
-		var sp spec.Spec
-		if err := json.Unmarshal(s.Spec, &sp); err != nil || sp.Publish.FourEyes { // what cannot be read is not made weaker
-			return true
-		}
+		specs = append(specs, s.Spec)
 	}
-	return false
+	now, err := d.o.DB.Q().PresentSpec(ctx, repo.ID)
+	switch {
+	case err == nil:
+		specs = append(specs, now)
+	case !storage.IsMissing(err):
+		return false, fmt.Errorf("read the present configuration of %s: %w", repo, err)
+	}
+	return slices.ContainsFunc(specs, func(body json.RawMessage) bool {
+		var sp spec.Spec
+		err := json.Unmarshal(body, &sp)
+		return err != nil || sp.Publish.FourEyes // what cannot be read is not made weaker
+	}), nil
 }
 
 // facts are what the decision is made of, as it is now.
 func (d *Desk) facts(ctx context.Context, installation int64, gh GitHub, repo github.Repo, pr github.PullRequest, sessions []storage.Session) (policy.Reviewed, error) {
 	out := policy.Reviewed{Head: pr.HeadSHA}
+	var err error
+	if out.Pushers, out.Unknown, err = d.pushers(ctx, gh, repo, pr, sessions); err != nil {
+		return out, err
+	}
 	for _, s := range sessions {
 		people, err := scheduler.Requesters(ctx, d.o.DB.Q(), s.ID)
 		if err != nil {
 			return out, err
 		}
-		started := false
+		session := []policy.Requester{}
 		for _, p := range people {
-			out.Requesters = append(out.Requesters, p.UserID)
-			started = started || p.Role == string(scheduler.RoleStarted)
+			session = append(session, policy.Requester{ID: p.UserID, Login: p.Login, Started: p.Role == string(scheduler.RoleStarted)})
 		}
-		out.ByMachine = out.ByMachine || !started
+		out.Sessions = append(out.Sessions, session)
 	}
+	row, err := d.o.DB.Q().PullRow(ctx, storage.PullRowParams{RepositoryID: repo.ID, Number: int32(pr.Number)})
+	if err != nil && !storage.IsMissing(err) {
+		return out, fmt.Errorf("read what is known of pull request %d: %w", pr.Number, err)
+	}
+	out.Since = row.BaseSince.Time
 	reviews, err := gh.Reviews(ctx, repo, pr.Number)
 	if err != nil {
 		return out, fmt.Errorf("read the reviews of pull request %d: %w", pr.Number, err)
@@ -186,6 +217,68 @@ func (d *Desk) facts(ctx context.Context, installation int64, gh GitHub, repo gi
 		})
 	}
 	return out, nil
+}
+
+// pushers are the people who pushed on top of what sessions did. Where not each
+// push was told of, GitHub is asked who made it, and what it says is kept; what
+// it does not say either is unknown.
+func (d *Desk) pushers(ctx context.Context, gh GitHub, repo github.Repo, pr github.PullRequest, sessions []storage.Session) (people []int64, unknown bool, err error) {
+	own, err := d.own(ctx, repo, pr, sessions)
+	if err != nil {
+		return nil, false, err
+	}
+	for asked := false; ; asked = true {
+		events, err := fate.Events(ctx, d.o.DB.Q(), repo.ID, pr.Number)
+		if err != nil {
+			return nil, false, err
+		}
+		var pushes []policy.Pushed
+		for _, e := range events {
+			if e.Kind == measure.Push {
+				pushes = append(pushes, policy.Pushed{Before: e.Before, After: e.SHA, User: e.Actor, Bot: e.Bot})
+			}
+		}
+		people, complete := policy.Pushers(pr.HeadSHA, own, pushes)
+		if complete || asked {
+			return people, !complete, nil
+		}
+		moves, err := gh.Moves(ctx, repo, pr.HeadRef)
+		switch {
+		case errors.Is(err, github.ErrNotFound), errors.Is(err, github.ErrDenied), errors.Is(err, github.ErrInvalid): // it does not tell us
+			return people, true, nil
+		case err != nil:
+			return nil, false, fmt.Errorf("ask who pushed to %s: %w", pr.HeadRef, err)
+		}
+		var more []measure.Event
+		for _, m := range moves {
+			more = append(more, fate.Pushed(m.Before, m.After, m.Actor.ID, m.Actor.Login, m.Actor.Bot, m.At))
+		}
+		if err := d.o.Fates.Saw(ctx, repo, fate.Pull{Number: pr.Number, HeadRef: pr.HeadRef, HeadSHA: pr.HeadSHA}, more...); err != nil {
+			return nil, false, err
+		}
+	}
+}
+
+// own are the commits that sessions pushed onto the head of a pull request, each
+// with what it stands on, if that is not theirs and matters too: on a branch of
+// ours everything does.
+func (d *Desk) own(ctx context.Context, repo github.Repo, pr github.PullRequest, sessions []storage.Session) (map[string]string, error) {
+	row, err := d.o.DB.Q().BranchByName(ctx, storage.BranchByNameParams{RepositoryID: repo.ID, Name: pr.HeadRef})
+	if err != nil && !storage.IsMissing(err) {
+		return nil, fmt.Errorf("look for the branch %s: %w", pr.HeadRef, err)
+	}
+	ours := err == nil
+	own := map[string]string{}
+	if ours {
+		own[row.LastSha], own[row.PushingSha] = "", ""
+	}
+	for _, s := range sessions {
+		if own[s.HeadSha] = ""; ours && s.Deliver == scheduler.DeliverHead {
+			own[s.HeadSha] = s.BaseSha
+		}
+	}
+	delete(own, "")
+	return own, nil
 }
 
 // nobodys answers for a pull request that needs no second person, where the
@@ -248,7 +341,9 @@ func (d *Desk) MergeGroup(ctx context.Context, installation int64, repo github.R
 			if err != nil {
 				return err
 			}
-			wanted = d.wanted(repo, sessions)
+			if wanted, err = d.wanted(ctx, repo, sessions); err != nil {
+				return err
+			}
 		}
 	}
 	if !wanted {
@@ -259,8 +354,24 @@ func (d *Desk) MergeGroup(ctx context.Context, installation int64, repo github.R
 		return err
 	}
 	defer release()
-	return d.say(ctx, gh, check{repo: repo, head: headSHA, conclusion: render.Success, title: "Reviewed before", words: words})
+	return d.say(ctx, gh, check{repo: repo, head: headSHA, conclusion: render.Success, title: reviewedBefore, words: words})
 }
+
+// GroupAgain says for a merge group what was said of it before, in another run.
+func (d *Desk) GroupAgain(ctx context.Context, installation int64, repo github.Repo, headSHA string) error {
+	release, err := d.turns.Take(ctx, fmt.Sprintf("%d/0/%s", repo.ID, headSHA))
+	if err != nil {
+		return err
+	}
+	defer release()
+	last, err := d.o.DB.Q().LastReview(ctx, storage.LastReviewParams{RepositoryID: repo.ID, HeadSha: headSHA})
+	if err != nil {
+		return fmt.Errorf("read about the review of %.12s: %w", headSHA, err)
+	}
+	return d.say(ctx, d.o.GitHub(installation), check{repo: repo, head: headSHA, conclusion: render.Success, title: reviewedBefore, words: last.Words})
+}
+
+const reviewedBefore = "Reviewed before"
 
 // check is a run as it should be.
 type check struct {

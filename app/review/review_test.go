@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"inspect/app/fate"
 	"inspect/app/github"
+	"inspect/app/measure"
 	"inspect/app/policy"
 	"inspect/envs/proc"
 	"inspect/envs/spec"
@@ -32,6 +34,7 @@ type world struct {
 	pull    int
 	head    string
 	floor   policy.Floor
+	fates   *fate.Desk
 	d       *Desk
 }
 
@@ -96,8 +99,10 @@ func (w *world) exec(query string, args ...any) {
 func (w *world) desk() {
 	w.t.Helper()
 	var err error
+	w.fates, err = fate.New(fate.Options{DB: w.db, GitHub: func(i int64) fate.GitHub { return w.app.Installation(i) }})
+	w.ok(err)
 	w.d, err = New(Options{
-		DB: w.db, GitHub: func(i int64) GitHub { return w.app.Installation(i) },
+		DB: w.db, Fates: w.fates, GitHub: func(i int64) GitHub { return w.app.Installation(i) },
 		Floor: func(id int64, name string) (policy.Bounds, bool) { return w.floor.For(id, name) },
 		Decide: func(ctx context.Context, i int64, repo github.Repo, a policy.Actor, need policy.Need) (policy.ActorDecision, error) {
 			p, err := w.app.Installation(i).Permission(ctx, repo, a.Login)
@@ -110,9 +115,11 @@ func (w *world) desk() {
 	w.ok(err)
 }
 
-func (w *world) push(branch string) string {
+func (w *world) push(branch string) string { w.t.Helper(); return w.pushBy("octocat", branch) }
+
+func (w *world) pushBy(login, branch string) string {
 	w.t.Helper()
-	sha, err := w.server.PushCommit(repoName, "octocat", branch, "work", map[string]githubd.File{"a.txt": {Body: fmt.Sprint(time.Now().UnixNano()), Mode: 0o100644}})
+	sha, err := w.server.PushCommit(repoName, login, branch, "work", map[string]githubd.File{"a.txt": {Body: fmt.Sprint(time.Now().UnixNano()), Mode: 0o100644}})
 	w.ok(err)
 	return sha
 }
@@ -184,7 +191,7 @@ func TestIndependentReviewOfAPullRequest(t *testing.T) {
 	w.want("action_required", "Changes are requested")
 	w.review("monalisa", "APPROVED")
 	w.want("success")
-	w.head = w.push("inspect/1-x") // somebody pushes: it is another head
+	w.head = w.pushBy("hubot", "inspect/1-x") // somebody pushes: it is another head
 	w.want("action_required", "earlier head")
 	w.review("monalisa", "APPROVED")
 	w.want("success")
@@ -302,5 +309,132 @@ func TestMergeGroup(t *testing.T) {
 				t.Errorf("%+v", all[0])
 			}
 		})
+	}
+}
+
+// told has the pull request's events recorded as the intake does.
+func (w *world) told(p fate.Pull, events ...measure.Event) {
+	w.t.Helper()
+	p.Number = w.pull
+	w.ok(w.fates.Saw(context.Background(), w.repo, p, events...))
+}
+
+func (w *world) id(login string) int64 {
+	w.t.Helper()
+	p, err := w.app.Installation(w.install).Permission(context.Background(), w.repo, login)
+	w.ok(err)
+	return p.UserID
+}
+
+// A push whose event was lost is found out about: whoever made it does not
+// approve it. What GitHub does not tell either takes one more person.
+func TestPushThatNobodyToldOf(t *testing.T) {
+	w := newWorld(t, true)
+	w.pushBy("monalisa", "inspect/1-x")
+	w.head = w.push("inspect/1-x") // by octocat
+	w.review("monalisa", "APPROVED")
+	w.want("action_required", "The review of monalisa does not count")
+	mark := w.server.Mark()
+	w.want("action_required")
+	for _, r := range w.server.RequestsSince(mark) {
+		if strings.HasSuffix(r.Path, "/activity") {
+			t.Error("asked who pushed, which is known by now")
+		}
+	}
+	w.ok(w.server.SetPermission(repoName, "hubot", "write"))
+	w.exec(`DELETE FROM session_people`)
+	w.requester("octocat", "started")
+	w.review("hubot", "APPROVED")
+	w.want("success", "hubot")
+
+	// GitHub does not tell.
+	w.head = w.push("inspect/1-x")
+	_, err := w.server.AddFault(githubd.Fault{Kind: githubd.FaultStatus, Status: 404, Method: "GET", Path: "/repos/*/*/activity", Count: -1})
+	w.ok(err)
+	w.review("hubot", "APPROVED")
+	w.want("action_required", "two people", "Somebody pushed of whom nothing is known")
+	w.told(fate.Pull{}, fate.Pushed(w.lastHead(), w.head, w.id("octocat"), "octocat", false, time.Now())) // its event was only late
+	w.want("success", "hubot")
+}
+
+// lastHead is the head before the present one.
+func (w *world) lastHead() string {
+	w.t.Helper()
+	all := w.runs()
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].HeadSHA != w.head {
+			return all[i].HeadSHA
+		}
+	}
+	w.t.Fatal("there was no other head")
+	return ""
+}
+
+// What was approved for one base was not approved for another, whether the event
+// that tells of the change came or not.
+func TestRetargeted(t *testing.T) {
+	w := newWorld(t, true)
+	_, err := w.server.PushCommit(repoName, "octocat", "release", "x", map[string]githubd.File{"c.txt": {Body: "c\n", Mode: 0o100644}})
+	w.ok(err)
+	w.told(fate.Pull{BaseRef: "main"})
+	w.review("monalisa", "APPROVED")
+	w.want("success")
+	w.server.Advance(time.Minute)
+	at := time.Now().Add(time.Minute)
+	w.told(fate.Pull{BaseRef: "release", Retargeted: at})
+	w.want("action_required", "before the base was changed")
+	w.told(fate.Pull{BaseRef: "main", Retargeted: at.Add(-time.Hour)}) // a late one
+	w.want("action_required", "before the base was changed")
+	w.server.Advance(2 * time.Minute)
+	w.review("monalisa", "APPROVED")
+	w.want("success")
+}
+
+// A session that a bot asked for needs two, and so does one that a pipeline
+// started, whoever took it on.
+func TestNobodyHumanAsked(t *testing.T) {
+	w := newWorld(t, true)
+	w.exec(`UPDATE session_people SET login = 'ci[bot]', user_id = 999`)
+	w.review("hubot", "APPROVED")
+	w.want("action_required", "two people", "No person asked for the session")
+	w.review("monalisa", "APPROVED")
+	w.want("success")
+	w.requester("monalisa", "prompted")
+	w.want("action_required", "monalisa does not count")
+	w.review("octocat", "APPROVED")
+	w.want("success", "hubot", "octocat")
+}
+
+// The repository may ask for four eyes since the session began.
+func TestFourEyesOfThePresentConfiguration(t *testing.T) {
+	w := newWorld(t, false)
+	w.look()
+	if n := len(w.runs()); n != 0 {
+		t.Fatalf("%d runs", n)
+	}
+	sp := spec.Default()
+	sp.Publish.FourEyes = true
+	body, err := json.Marshal(sp)
+	w.ok(err)
+	w.exec(`INSERT INTO environments (id, repository_id, config_digest, spec) VALUES ('env-2', $1, 'e', $2)`, w.repo.ID, body)
+	w.exec(`UPDATE repositories SET head_environment = 'env-2'`)
+	w.want("action_required")
+}
+
+// A re-run of a merge group's run says in another run what the first one said.
+func TestMergeGroupAgain(t *testing.T) {
+	w := newWorld(t, true)
+	ctx := context.Background()
+	w.ok(w.d.MergeGroup(ctx, w.install, w.repo, w.head, fmt.Sprintf("refs/heads/gh-readonly-queue/main/pr-%d-%s", w.pull, strings.Repeat("a", 40)), "refs/heads/main"))
+	again, err := w.db.Q().ReviewsAskedAgain(ctx, storage.ReviewsAskedAgainParams{RepositoryID: w.repo.ID, Sha: w.head})
+	if err != nil || len(again) != 1 || again[0] != 0 {
+		t.Fatalf("%v %v", again, err)
+	}
+	for range 2 {
+		w.ok(w.d.GroupAgain(ctx, w.install, w.repo, w.head))
+	}
+	all := w.runs()
+	if len(all) != 2 || all[1].Conclusion != "success" || all[1].Summary != all[0].Summary || all[1].Name != Name {
+		t.Errorf("%+v", all)
 	}
 }

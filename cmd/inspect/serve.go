@@ -22,7 +22,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"inspect/app/authority"
+	"inspect/app/comment"
 	"inspect/app/diagnosis"
+	"inspect/app/fate"
 	"inspect/app/github"
 	"inspect/app/intake"
 	"inspect/app/policy"
@@ -291,8 +293,12 @@ func (p plane) run(ctx context.Context) error {
 		return fmt.Errorf("the scheduler: %w", err)
 	}
 	judge := authority.Judge{OwnAppID: c.AppID, AllowedApps: c.AllowedApps}
+	fates, err := fate.New(fate.Options{DB: db, GitHub: func(id int64) fate.GitHub { return app.Installation(id) }, Log: log})
+	if err != nil {
+		return fmt.Errorf("the fate of pull requests: %w", err)
+	}
 	reviews, err := review.New(review.Options{
-		DB: db, Floor: floor.For, SessionURL: sessionURL, Log: log,
+		DB: db, Fates: fates, Floor: floor.For, SessionURL: sessionURL, Log: log,
 		GitHub: func(id int64) review.GitHub { return app.Installation(id) },
 		Decide: func(ctx context.Context, installation int64, repo github.Repo, a policy.Actor, need policy.Need) (policy.ActorDecision, error) {
 			return judge.Decide(ctx, app.Installation(installation), repo, a, need)
@@ -303,7 +309,7 @@ func (p plane) run(ctx context.Context) error {
 	}
 	in, err = intake.New(intake.Options{
 		DB: db, Sessions: sched, AppID: c.AppID, AllowedApps: c.AllowedApps, Labels: c.Labels, Harness: c.harness(), Models: offered(models), Floor: floor.For,
-		Prepare: preparedAtInstall, SessionURL: sessionURL, Redactor: redactor, Log: log, Reviews: reviews,
+		Prepare: preparedAtInstall, SessionURL: sessionURL, Redactor: redactor, Log: log, Reviews: reviews, Fates: fates,
 		Snapshots: func(ctx context.Context, repositoryID int64) ([]diagnosis.Snapshot, error) {
 			all, err := currentSnapshots(ctx, db.Q(), time.Now())
 			return all[repositoryID], err
@@ -336,8 +342,11 @@ func (p plane) run(ctx context.Context) error {
 		return fmt.Errorf("reporting: %w", err)
 	}
 	lost, err := recovery.New(recovery.Options{
-		DB: db, App: app, Missed: in.Missed, Pull: reviews.Look, Labels: c.Labels, Kept: keptDeliveries(app.Bases()), Log: log,
+		DB: db, App: app, Missed: in.Missed, Pull: reviews.Look, Working: in.LookAtPull, Fates: fates, Labels: c.Labels, Kept: keptDeliveries(app.Bases()), Log: log,
 		GitHub: func(id int64) recovery.GitHub { return app.Installation(id) },
+		Unreachable: func(ctx context.Context, session string) error {
+			return sched.Supersede(ctx, session, scheduler.ReasonUnreachable, comment.RepositoryGone())
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("the recovery of what was missed: %w", err)

@@ -40,9 +40,10 @@ SELECT * FROM approvals WHERE session_id = sqlc.arg(session_id) AND answered_by 
 
 -- name: SessionsOfPull :many
 -- The sessions that had a hand in a pull request: it is theirs, it comes from
--- their branch, or its head is what they pushed.
+-- their branch, they pushed onto its head, or its head is what they pushed.
 SELECT * FROM sessions WHERE repository_id = sqlc.arg(repository_id)
   AND (pull_request = sqlc.arg(pull_request)::integer AND pull_request > 0
+    OR pull_number = sqlc.arg(pull_request)::integer AND pull_number > 0 AND deliver = 'head' AND head_sha <> ''
     OR branch = sqlc.arg(head_ref)::text AND branch <> ''
     OR head_sha = sqlc.arg(head_sha)::text AND head_sha <> '')
 ORDER BY created_at, id;

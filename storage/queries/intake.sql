@@ -52,7 +52,11 @@ UPDATE installations SET suspended_at = now(), updated_at = now() WHERE id = $1;
 UPDATE installations SET suspended_at = NULL, updated_at = now() WHERE id = $1;
 
 -- name: SawRepository :exec
--- Empty values of the payload leave what is known.
+-- Empty values of the payload leave what is known. A repository that belongs to
+-- another account by now takes its open sessions with it.
+WITH moved AS (
+  UPDATE sessions SET installation_id = $2 WHERE repository_id = $1 AND installation_id <> $2 AND finished_at IS NULL
+)
 INSERT INTO repositories (id, installation_id, owner, name, default_branch) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (id) DO UPDATE SET
   installation_id = excluded.installation_id,

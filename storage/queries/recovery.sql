@@ -61,7 +61,8 @@ UPDATE sessions SET check_run_id = 0, head_check_run_id = 0, reported_at = NULL,
 WHERE id = sqlc.arg(id)::text;
 
 -- name: ReviewsAskedAgain :many
--- The newest review of each pull request with that head is said anew.
-UPDATE reviews r SET conclusion = 'asked again' WHERE r.repository_id = sqlc.arg(repository_id) AND r.head_sha = sqlc.arg(sha)::text AND r.pull_request > 0
+-- The newest review of each pull request, or merge group (0), with that head is
+-- said anew.
+UPDATE reviews r SET conclusion = 'asked again' WHERE r.repository_id = sqlc.arg(repository_id) AND r.head_sha = sqlc.arg(sha)::text
   AND r.number = (SELECT max(number) FROM reviews o WHERE o.repository_id = r.repository_id AND o.pull_request = r.pull_request AND o.head_sha = r.head_sha)
 RETURNING pull_request;
