@@ -65,9 +65,9 @@ type Remark struct {
 	// Resolved and Outdated: people have settled its thread; the lines it is about
 	// have changed since.
 	Resolved, Outdated bool
-	Author string
-	At     time.Time
-	Body   string
+	Author             string
+	At                 time.Time
+	Body               string
 }
 
 // Check is a check run of the head that failed.

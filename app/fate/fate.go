@@ -178,13 +178,6 @@ func (d *Desk) more(ctx context.Context, repo github.Repo, number int, events ..
 // Reverts takes in a merged pull request whose text says that it takes others back.
 func (d *Desk) Reverts(ctx context.Context, repo github.Repo, by int, body string, at time.Time) error {
 	for _, n := range measure.RevertedPulls(body, repo.Owner+"/"+repo.Name) {
-		row, err := d.o.DB.Q().PullRow(ctx, storage.PullRowParams{RepositoryID: repo.ID, Number: int32(n)})
-		switch {
-		case storage.IsMissing(err) || err == nil && !row.MergedAt.Valid:
-			continue
-		case err != nil:
-			return fmt.Errorf("look for pull request %d: %w", n, err)
-		}
 		if err := d.more(ctx, repo, n, measure.Event{Kind: measure.Reverted, Key: "pull " + strconv.Itoa(by), At: at}); err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"inspect/app/fate"
 	"inspect/app/github"
 	"inspect/app/intake"
 	"inspect/envs/proc"
@@ -41,6 +42,9 @@ type world struct {
 	missed []intake.Missed
 	pulls  []int
 	fail   error // of Missed
+
+	working []int
+	lost    []string
 }
 
 func newWorld(t *testing.T) *world {
@@ -58,7 +62,14 @@ func newWorld(t *testing.T) *world {
 		Reads: proc.Policy{Attempts: 2, First: time.Millisecond, Max: time.Millisecond}, Log: slog.New(slog.DiscardHandler),
 	})
 	w.ok(err)
+	fates, err := fate.New(fate.Options{DB: w.db, Clock: w.clock, GitHub: func(id int64) fate.GitHub { return w.app.Installation(id) }})
+	w.ok(err)
 	w.r, err = New(Options{
+		Fates: fates, Unreachable: func(_ context.Context, s string) error { w.lost = append(w.lost, s); return nil },
+		Working: func(_ context.Context, _ int64, _ github.Repo, n int) error {
+			w.working = append(w.working, n)
+			return nil
+		},
 		DB: w.db, App: w.app, GitHub: func(id int64) GitHub { return w.app.Installation(id) }, Labels: []string{"inspect"}, Clock: w.clock,
 		Missed: func(_ context.Context, m intake.Missed) error { w.missed = append(w.missed, m); return w.fail },
 		Pull:   func(_ context.Context, _ int64, _ github.Repo, n int) error { w.pulls = append(w.pulls, n); return nil },
@@ -286,5 +297,50 @@ func TestFateOfPullRequests(t *testing.T) {
 	w.look()
 	if !closed() || len(w.pulls) != 1 {
 		t.Errorf("closed %v, looked at %v", closed(), w.pulls)
+	}
+	if !w.is(`SELECT FROM session_outcomes WHERE session_id = 'abcdefgh23' AND opened AND opened_at IS NOT NULL AND closed_at IS NOT NULL AND merged_at IS NULL`) {
+		t.Error("its outcome is not kept")
+	}
+	if len(w.working) != 0 {
+		t.Errorf("looked at %v, which nobody works on", w.working)
+	}
+	w.exec(`UPDATE sessions SET state = 'working', pull_number = $1`, pull)
+	w.look()
+	if !slices.Equal(w.working, []int{pull}) {
+		t.Errorf("looked at %v", w.working)
+	}
+	w.exec(`UPDATE sessions SET finished_at = now()`)
+	w.look()
+	if len(w.working) != 1 {
+		t.Errorf("looked at %v", w.working)
+	}
+}
+
+// A session whose repository is nowhere any more is ended; one whose repository
+// only changed hands is not, and neither is one on its way.
+func TestRepositoryOutOfReach(t *testing.T) {
+	w := newWorld(t)
+	w.look()
+	w.exec(`INSERT INTO environments (id, repository_id, config_digest, spec) VALUES ('env-1', $1, 'd', '{}')`, w.repo)
+	w.exec(`INSERT INTO sessions (id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt,
+		base_branch, base_sha, environment_id, spec, spec_source, state, queue_reason, created_at, deadline)
+		VALUES ('abcdefgh23',$1,$2,1,'i',1,'monalisa','','','','main','','env-1','{}','','working','',$3,$3)`, w.install, w.repo, w.clock.Now())
+	w.look()
+	w.exec(`UPDATE repositories SET installation_id = 4711`) // it belonged to another account
+	w.exec(`UPDATE sessions SET installation_id = 4711`)
+	w.look()
+	if !w.is(`SELECT FROM sessions WHERE installation_id = $1`, w.install) || len(w.lost) != 0 {
+		t.Fatalf("the session did not go along, %v", w.lost)
+	}
+	w.ok(w.server.Uninstall(w.install, "octocat"))
+	w.exec(`UPDATE repositories SET removed_at = $1`, w.clock.Now())
+	w.exec(`UPDATE installations SET deleted_at = $1`, w.clock.Now())
+	w.ok(w.r.Look(t.Context()))
+	if len(w.lost) != 0 {
+		t.Fatalf("%v, though the repository may be on its way", w.lost)
+	}
+	w.look()
+	if !slices.Equal(w.lost, []string{"abcdefgh23"}) {
+		t.Errorf("%v", w.lost)
 	}
 }
