@@ -62,12 +62,12 @@ type Remark struct {
 	Thread int64  // first comment of the thread
 	Path   string
 	Line   int // 0: the line is not there any more
+	Author string
+	At     time.Time
+	Body   string
 	// Resolved and Outdated: people have settled its thread; the lines it is about
 	// have changed since.
 	Resolved, Outdated bool
-	Author             string
-	At                 time.Time
-	Body               string
 }
 
 // Check is a check run of the head that failed.

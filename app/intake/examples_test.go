@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"inspect/app/fate"
 	"inspect/app/github"
 	"inspect/app/webhook"
 	"inspect/fixtures/githubd/githubdtest"
@@ -41,7 +42,14 @@ func (everybody) Permission(context.Context, github.Repo, string) (github.Permis
 func openEndpoint(t *testing.T) *endpoint {
 	t.Helper()
 	e := &endpoint{}
-	e.world = setup(t, func(o *Options) { o.GitHub = func(int64) GitHub { return everybody{e.gh} } })
+	e.world = setup(t, func(o *Options) {
+		o.GitHub = func(int64) GitHub { return everybody{e.gh} }
+		fates, err := fate.New(fate.Options{DB: o.DB, GitHub: func(int64) fate.GitHub { return nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Fates = fates
+	})
 	h, err := webhook.New(webhook.Options{DB: e.db, Jobs: queue{}, Secrets: []string{hookSecret}, Events: Events(), StoreTime: time.Minute})
 	if err != nil {
 		t.Fatal(err)

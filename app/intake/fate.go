@@ -22,7 +22,7 @@ var _ Fates = (*fate.Desk)(nil)
 
 // pull of an event, as package fate knows it.
 func (p *pulled) pull() fate.Pull {
-	out := fate.Pull{Number: p.Number, HeadSHA: p.head()}
+	out := fate.Pull{Number: p.Number, HeadSHA: storable(p.head(), 64)}
 	if p.Head != nil {
 		out.HeadRef = storable(p.Head.Ref, 300)
 	}
@@ -47,7 +47,7 @@ func (in *Intake) followed(ctx context.Context, p payload, repo github.Repo) err
 	case "reopened":
 		e.Kind = measure.Reopened
 	case "synchronize":
-		e = fate.Pushed(p.Before, p.After, e.Actor, e.Login, e.Bot, at)
+		e = fate.Pushed(storable(p.Before, 64), storable(p.After, 64), e.Actor, e.Login, e.Bot, at)
 	case "edited":
 		if p.Changes == nil || p.Changes.Base == nil {
 			return nil
@@ -56,7 +56,7 @@ func (in *Intake) followed(ctx context.Context, p payload, repo github.Repo) err
 		return in.o.Fates.Saw(ctx, repo, pull)
 	case "closed":
 		end := fate.Ended(github.PullRequest{
-			Merged: p.PullRequest.Merged || p.PullRequest.MergedAt != "", MergedAt: moment(p.PullRequest.MergedAt), ClosedAt: moment(p.PullRequest.ClosedAt), MergeSHA: p.PullRequest.MergeSHA,
+			Merged: p.PullRequest.Merged || p.PullRequest.MergedAt != "", MergedAt: moment(p.PullRequest.MergedAt), ClosedAt: moment(p.PullRequest.ClosedAt), MergeSHA: storable(p.PullRequest.MergeSHA, 64),
 		})
 		end.Actor, end.Login, end.Bot = e.Actor, e.Login, e.Bot
 		if end.Kind == measure.Merged {
