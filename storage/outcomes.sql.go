@@ -426,6 +426,23 @@ func (q *Queries) PullsWorkedOn(ctx context.Context, arg PullsWorkedOnParams) ([
 	return items, nil
 }
 
+const pushTold = `-- name: PushTold :one
+SELECT EXISTS (SELECT FROM deliveries WHERE repository_id = $1::bigint AND event = 'push' AND received_at >= $2::timestamptz)
+`
+
+type PushToldParams struct {
+	RepositoryID int64
+	Since        time.Time
+}
+
+// Whether a push to some branch of a repository was told of since a time.
+func (q *Queries) PushTold(ctx context.Context, arg PushToldParams) (bool, error) {
+	row := q.db.QueryRowContext(ctx, pushTold, arg.RepositoryID, arg.Since)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const putOutcome = `-- name: PutOutcome :exec
 INSERT INTO session_outcomes (session_id, pull_request, opened, opened_at, merged_at, closed_at, reverted_at, review_seconds, rounds, pushes, fixes, updated_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"inspect/app/authority"
 	"inspect/app/diagnosis"
@@ -467,11 +468,25 @@ func (p *Publisher) load(ctx context.Context, j *job, sum string, rules policy.R
 	return err
 }
 
+// freshFor is how long what was read of a repository when a session began counts
+// as what it says now, if no push was told of since: GitHub's events arrive within
+// seconds, and a session has few requests.
+const freshFor = 10 * time.Minute
+
 // readAnew has what the repository says now count, where it is stricter than
 // what the session was pinned to.
 func (p *Publisher) readAnew(ctx context.Context, j *job) (err error) {
 	if p.noForge {
 		return nil
+	}
+	if s := j.session; !s.StartFrom.Valid && p.clock.Now().Sub(s.CreatedAt) < freshFor {
+		told, err := p.db.Q().PushTold(ctx, storage.PushToldParams{RepositoryID: s.RepositoryID, Since: s.CreatedAt.Add(-time.Minute)})
+		if err != nil {
+			return fmt.Errorf("look for pushes since session %s began: %w", s.ID, err)
+		}
+		if !told {
+			return nil
+		}
 	}
 	j.publish, err = terms.Now(ctx, j.github, j.repo, j.place.DefaultBranch, j.spec.Publish)
 	var broken *terms.Unusable

@@ -23,11 +23,13 @@ func TestPublishReadsTheConfigurationAnew(t *testing.T) {
 	w := newWorld(t)
 	tip := w.fixed() // two files
 	pinned := func(change func(*spec.Publish)) storage.Session {
-		return w.session(tip, func(_ *storage.Session, sp *spec.Spec, _ *wire.Outcome) {
+		s := w.session(tip, func(_ *storage.Session, sp *spec.Spec, _ *wire.Outcome) {
 			if change != nil {
 				change(&sp.Publish)
 			}
 		})
+		w.clock.Advance(freshFor)
+		return s
 	}
 	w.config("version: 1\npublish: {protected: [\"calc/**\"]}\n")
 	w.refused(pinned(nil), policy.ReasonProtectedPath, "calc/add.go", "calc/**")
@@ -43,6 +45,13 @@ func TestPublishReadsTheConfigurationAnew(t *testing.T) {
 	}
 	w.config("version: 1\n")
 	w.deliver(pinned(nil))
+
+	// What was read a moment ago counts, until a push is told of.
+	w.config("version: 1\npublish: {max_files: 1}\n")
+	w.deliver(w.session(tip, nil))
+	s := w.session(tip, nil)
+	w.exec(`INSERT INTO deliveries (guid, event, action, repository_id, payload, received_at) VALUES ('g', 'push', '', $1, '', $2)`, w.repo, w.clock.Now())
+	w.refused(s, policy.ReasonTooManyFiles, "at most 1")
 }
 
 // Four eyes that the repository asks for after somebody allowed a result make
@@ -51,6 +60,7 @@ func TestFourEyesSinceTheApproval(t *testing.T) {
 	w := newWorld(t)
 	w.config("version: 1\n")
 	s := w.session(w.protectedResult(), nil)
+	w.clock.Advance(freshFor)
 	w.approve(s, w.asked(s), "monalisa")
 	w.config("version: 1\npublish: {four_eyes: true}\n")
 	w.asked(s, "What monalisa allowed does not count any more", "the rules have changed")

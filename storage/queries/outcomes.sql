@@ -93,6 +93,10 @@ SELECT DISTINCT s.repository_id, s.pull_number, r.owner, r.name FROM sessions s 
 WHERE r.installation_id = sqlc.arg(installation_id) AND r.removed_at IS NULL AND s.pull_number > 0 AND s.finished_at IS NULL AND s.stop_at IS NULL
 ORDER BY s.repository_id, s.pull_number LIMIT sqlc.arg(most);
 
+-- name: PushTold :one
+-- Whether a push to some branch of a repository was told of since a time.
+SELECT EXISTS (SELECT FROM deliveries WHERE repository_id = sqlc.arg(repository_id)::bigint AND event = 'push' AND received_at >= sqlc.arg(since)::timestamptz);
+
 -- name: PresentSpec :one
 -- What a repository asked for when its default branch was last looked at.
 SELECT e.spec FROM repositories r JOIN environments e ON e.id = r.head_environment WHERE r.id = $1;
