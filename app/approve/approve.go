@@ -88,9 +88,14 @@ func (d *Desk) Answer(ctx context.Context, g Given) (words string, err error) {
 			return "", err
 		}
 	}
+	asked, err := scheduler.ReadAsked(a)
+	if err != nil {
+		return "", err
+	}
+	another := slices.ContainsFunc(asked.Items, func(i scheduler.AskedItem) bool { return policy.NeedsAnother(i.Reason) })
 	err = d.Sessions.Answer(ctx, scheduler.Answer{
 		Session: row.ID, Approval: a.ID, Approve: g.Approve, By: scheduler.Person{ID: g.Actor.ID, Login: g.Actor.Login}, How: g.How,
-		FourEyes: sp.Publish.FourEyes || bounds.FourEyes(),
+		FourEyes: sp.Publish.FourEyes || bounds.FourEyes() || another,
 	})
 	switch {
 	case errors.Is(err, scheduler.ErrRequester):

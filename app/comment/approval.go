@@ -127,7 +127,7 @@ func listed(pending []Approval) string {
 
 // FourEyes says that a requester cannot allow what he asked for.
 func FourEyes() string {
-	return "This needs four eyes (`publish.four_eyes`): somebody who had no hand in what the session was asked for has to allow it. Nothing was done."
+	return "This needs four eyes, by `publish.four_eyes` or because it is about what verification shows: somebody who had no hand in what the session was asked for has to allow it. Nothing was done."
 }
 
 // Unusable says that nobody can tell what the repository forbids. words are plain.

@@ -30,6 +30,9 @@ const (
 	ReasonWithheldOnly  = "withheld_only" // all of it is what GitHub refuses us
 	ReasonBranchName    = "branch_name"
 	ReasonTestsVanished = "tests_vanished"
+	ReasonReportDoubted = "report_doubted" // what verification reports is missing or cannot be right
+	ReasonNotCompared   = "not_compared"   // with what the base does
+	ReasonReplaced      = "verify_replaced"
 	ReasonKnownSecret   = "known_secret" // the value of a secret that is in use here
 )
 
@@ -68,7 +71,8 @@ type Change struct {
 	Collisions []Collision       // see Collisions
 	Messages   []string          // of the commits, oldest first
 	PatchBytes int64             // of the text patch, deletions of whole files left out
-	Vanished   []string          // names of tests that ran before the change and do not after it
+	Scripts    map[string]Texts  // of the paths that ScriptFiles names
+	Doubts     []Item            // about what verification showed
 	Branch     string            // the branch it would be pushed to; empty: not judged
 }
 
@@ -184,7 +188,7 @@ type Verdict struct {
 // Item is one thing that a person may allow. What is plain text for people; paths
 // in it are quoted, secrets are never in it.
 type Item struct {
-	Reason string `json:"reason"` // ReasonProtectedPath, ReasonSecretFound or ReasonTestsVanished
+	Reason string `json:"reason"` // one of askable
 	What   string `json:"what"`
 }
 
@@ -209,7 +213,21 @@ func AskWords(items []Item) string {
 var askable = []struct{ reason, intro string }{
 	{ReasonSecretFound, "The change seems to hold secrets; their values are not shown"},
 	{ReasonProtectedPath, "The change touches protected paths"},
+	{ReasonReplaced, "The change replaces what verification runs"},
+	{ReasonReportDoubted, "What verification reports is not to be believed"},
 	{ReasonTestsVanished, "Tests vanish with the change"},
+	{ReasonNotCompared, "Verification was not compared with the base"},
+}
+
+// NeedsAnother says whether something with that reason is only accepted by a
+// person who did not ask for the work, whatever publish.four_eyes says: it is
+// about whether the work does what it was asked for.
+func NeedsAnother(reason string) bool {
+	switch reason {
+	case ReasonReplaced, ReasonReportDoubted, ReasonTestsVanished, ReasonNotCompared:
+		return true
+	}
+	return false
 }
 
 // ChangeRefusal says why a change may not be pushed. Words are plain text for
@@ -274,7 +292,9 @@ func Judge(c Change, r Rules) Verdict {
 	add(ReasonKnownSecret, "The change holds the value of a secret that is in use, which nobody can allow", known)
 	ask(ReasonSecretFound, where)
 	ask(ReasonProtectedPath, protected)
+	ask(ReasonReplaced, replaced(c, r.Verify))
 	ask(ReasonTestsVanished, vanished(c))
+	v.Ask = append(v.Ask, c.Doubts...)
 	if len(c.Entries) > r.MaxFiles {
 		found = append(found, ChangeRefusal{ReasonTooManyFiles, fmt.Sprintf("The change touches %d files; at most %d are allowed (publish.max_files).", len(c.Entries), r.MaxFiles)})
 	}
@@ -317,9 +337,6 @@ func vanished(c Change) []string {
 		if e.NewMode == ModeNone && partOfTests(strings.ToLower(e.Path)) && !kept[e.OldSHA] {
 			out = append(out, show(e.Path)+" (deleted)")
 		}
-	}
-	for _, name := range c.Vanished {
-		out = append(out, show(name)+" (did not run)")
 	}
 	return out
 }
@@ -477,26 +494,14 @@ func show(path string) string {
 // partOfTests says whether a path (in lower case) looks like tests or what
 // runs them.
 func partOfTests(p string) bool {
-	for part := range strings.SplitSeq(p, "/") {
-		switch part {
-		case "test", "tests", "__tests__", "spec", "testdata", "makefile", "conftest.py", "tox.ini", "pytest.ini", "jest.config.js", "vitest.config.ts", "package.json":
-			return true
-		}
+	switch p[strings.LastIndexByte(p, '/')+1:] {
+	case "makefile", "package.json":
+		return true
 	}
-	base := p[strings.LastIndexByte(p, '/')+1:]
-	return strings.HasPrefix(base, "test_") || strings.Contains(base, "_test.") || strings.Contains(base, ".test.") || strings.Contains(base, ".spec.")
+	return spec.IsTest(p)
 }
 
-// namedBy says whether a command names a file, by its path or its last part.
+// namedBy says whether a command names a file.
 func namedBy(commands []string, path string) bool {
-	base := path[strings.LastIndexByte(path, '/')+1:]
-	for _, c := range commands {
-		for _, word := range strings.FieldsFunc(c, func(r rune) bool { return strings.ContainsRune(" \t;&|()<>\"'`=", r) }) {
-			word = strings.TrimPrefix(word, "./")
-			if word == path || word == base {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(commands, func(c string) bool { return spec.Runs(c, path) })
 }

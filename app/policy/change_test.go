@@ -73,7 +73,7 @@ func TestJudge(t *testing.T) {
 		"deleted test data":        {of(deleted("Testdata/x.json")), ReasonTestsVanished, nil},
 		"moved test":               {moved("a_test.go", "b/a_test.go"), "", nil},
 		"moved out of the tests":   {moved("a_test.go", "a.go.old"), ReasonTestsVanished, nil},
-		"tests that did not run":   {Change{Entries: []Entry{changed("a_test.go")}, Vanished: []string{"TestAdd"}}, ReasonTestsVanished, []string{`"TestAdd" (did not run)`}},
+		"tests that did not run":   {Change{Entries: []Entry{changed("a_test.go")}, Doubts: []Item{{ReasonTestsVanished, "unit: TestAdd does not run any more"}}}, ReasonTestsVanished, []string{"unit: TestAdd does not run any more"}},
 		"workflows only":           {of(changed(".github/workflows/ci.yml")), ReasonWithheldOnly, []string{"ci.yml"}},
 		"workflows beside":         {of(changed(".github/workflows/ci.yml"), changed("a.go")), "", nil},
 		"too many":                 {many, ReasonTooManyFiles, []string{"101", "100"}},
@@ -391,16 +391,50 @@ func FuzzJudgeNames(f *testing.F) {
 	})
 }
 
-// A later configuration can take away, and gives nothing.
-func TestStricterPublish(t *testing.T) {
-	now := StricterPublish(
-		spec.Publish{Prefix: "a", Push: spec.PushHead, MaxFiles: 5, MaxBytes: 9, Protected: []string{"x"}},
-		spec.Publish{Prefix: "b", MaxFiles: 7, MaxBytes: 3, Protected: []string{"y", "x"}, FourEyes: true})
-	want := spec.Publish{Prefix: "a", MaxFiles: 5, MaxBytes: 3, Protected: []string{"x", "y"}, FourEyes: true}
-	if diff := cmp.Diff(want, now); diff != "" {
-		t.Error(diff)
+func TestReplacedVerification(t *testing.T) {
+	verify := []string{"./ci/check.sh", "npm test", "make -C . test", "pytest tests/test_a.py", "sh tests/all.sh"}
+	pkg := func(old, new string) Change {
+		c := of(changed("package.json"))
+		c.Scripts = map[string]Texts{"package.json": {old, new}}
+		return c
 	}
-	if again := StricterPublish(now, spec.Publish{Push: spec.PushHead, MaxFiles: 50, MaxBytes: 90}); again.Push != "" || !again.FourEyes || again.MaxFiles != 5 || len(again.Protected) != 2 {
-		t.Errorf("%+v", again)
+	for name, c := range map[string]struct {
+		change Change
+		want   string // "" if nothing is replaced
+	}{
+		"script of the command":       {of(changed("ci/check.sh")), `"ci/check.sh"`},
+		"script deleted":              {of(deleted("ci/check.sh")), `"ci/check.sh"`},
+		"script among the tests":      {of(changed("tests/all.sh")), `"tests/all.sh"`},
+		"another script":              {of(changed("ci/other.sh")), ""},
+		"a test that is named":        {of(changed("tests/test_a.py")), ""},
+		"makefile":                    {of(changed("Makefile")), `"Makefile"`},
+		"makefile that goes before":   {of(added("GNUmakefile")), `"GNUmakefile"`},
+		"included makefile":           {of(changed("mk/test.mk")), `"mk/test.mk"`},
+		"justfile":                    {of(changed("justfile")), ""},
+		"scripts":                     {pkg(`{"scripts":{"test":"jest"}}`, `{"scripts":{"test":"true"}}`), `"package.json"`},
+		"dependencies":                {pkg(`{"scripts":{"test":"jest"},"dependencies":{"a":"1"}}`, `{"dependencies":{"a":"2"},"scripts":{"test":"jest"}}`), ""},
+		"settings of the tests":       {pkg(`{"jest":{"bail":1}}`, `{"jest":{"testMatch":[]}}`), `"package.json"`},
+		"package.json broken":         {pkg(`{}`, `{`), `"package.json"`},
+		"package.json nobody read":    {of(changed("package.json")), `"package.json"`},
+		"what a script of npm's runs": {Change{Entries: []Entry{changed("run.js"), changed("package.json")}, Scripts: map[string]Texts{"package.json": {`{"scripts":{"test":"node run.js"}}`, `{"scripts":{"test":"node run.js"}}`}}}, `"run.js"`},
+	} {
+		v := Judge(c.change, Rules{MaxFiles: 10, MaxBytes: 1000, Verify: verify})
+		got := ""
+		for _, i := range v.Ask {
+			if i.Reason == ReasonReplaced {
+				got += i.What
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	for _, reason := range []string{ReasonReplaced, ReasonReportDoubted, ReasonTestsVanished, ReasonNotCompared} {
+		if !NeedsAnother(reason) {
+			t.Errorf("a requester may accept %s", reason)
+		}
+	}
+	if NeedsAnother(ReasonProtectedPath) || NeedsAnother(ReasonSecretFound) {
+		t.Error("four eyes where nobody asks for them")
 	}
 }

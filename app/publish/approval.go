@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,11 +55,21 @@ func (p *Publisher) allowed(ctx context.Context, j *job, branch string, rules po
 		}
 		ask.Words = fmt.Sprintf("What %s allowed does not count any more: %s. %s", a.AnsweredLogin, ask.Void, ask.Words)
 	}
-	for _, i := range items[:min(len(items), maxItems)] {
+	// What needs another person is kept first: who may answer is seen from it.
+	kept := slices.Clone(items)
+	slices.SortStableFunc(kept, func(a, b policy.Item) int { return cmp.Compare(rank(a), rank(b)) })
+	for _, i := range kept[:min(len(kept), maxItems)] {
 		ask.Asked.Items = append(ask.Asked.Items, scheduler.AskedItem{Reason: i.Reason, What: j.redactor.String(i.What)})
 	}
 	ask.Asked.More = len(items) - len(ask.Asked.Items)
 	return &question{ask}
+}
+
+func rank(i policy.Item) int {
+	if policy.NeedsAnother(i.Reason) {
+		return 0
+	}
+	return 1
 }
 
 // holds says why an approval does not count for what is asked now; "" if it does.
@@ -75,7 +86,7 @@ func (p *Publisher) holds(ctx context.Context, j *job, a storage.Approval, now s
 	case !perm.Write || perm.UserID != 0 && perm.UserID != a.AnsweredBy:
 		return a.AnsweredLogin + " may not write to the repository any more", nil
 	}
-	if !rules.FourEyes {
+	if !rules.FourEyes && !slices.ContainsFunc(j.verdict.Ask, func(i policy.Item) bool { return policy.NeedsAnother(i.Reason) }) {
 		return "", nil
 	}
 	people, err := scheduler.Requesters(ctx, p.db.Q(), j.session.ID)

@@ -34,6 +34,9 @@ func (c *cell) readChange(ctx context.Context, im *Imported, base string, maxPat
 	if err := c.readLinks(ctx, im); err != nil {
 		return err
 	}
+	if err := c.readScripts(ctx, im); err != nil {
+		return err
+	}
 	col := policy.NewCollisions(entries)
 	if err := mirror(c.mirror).paths(ctx, base, col.Base); err != nil {
 		return err
@@ -58,6 +61,40 @@ func (c *cell) readLinks(ctx context.Context, im *Imported) error {
 	im.Change.Links = map[string]string{}
 	for i, p := range paths {
 		im.Change.Links[p] = targets[i]
+	}
+	return nil
+}
+
+// readScripts reads what decides what verification runs, before and after.
+func (c *cell) readScripts(ctx context.Context, im *Imported) error {
+	const maxScripts, maxText = 50, 1 << 20
+	files := policy.ScriptFiles(im.Change.Entries)
+	files = files[:min(len(files), maxScripts)]
+	var ids []string
+	for _, e := range files {
+		for _, f := range []struct {
+			mode uint32
+			id   string
+		}{{e.OldMode, e.OldSHA}, {e.NewMode, e.NewSHA}} {
+			if f.mode == policy.ModeFile || f.mode == policy.ModeExecutable {
+				ids = append(ids, f.id)
+			}
+		}
+	}
+	texts, err := c.contents(ctx, ids, maxText)
+	if err != nil {
+		return err
+	}
+	next := func(mode uint32) (text string) {
+		if mode == policy.ModeFile || mode == policy.ModeExecutable {
+			text, texts = texts[0], texts[1:]
+		}
+		return text
+	}
+	im.Change.Scripts = map[string]policy.Texts{}
+	for _, e := range files {
+		old := next(e.OldMode)
+		im.Change.Scripts[e.Path] = policy.Texts{Old: old, New: next(e.NewMode)}
 	}
 	return nil
 }

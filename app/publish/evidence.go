@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -28,6 +27,7 @@ const (
 	FileWithheld     = "withheld.patch"  // what GitHub refuses us
 	FileBundle       = "result.bundle"   // the work as the runner uploaded it; not listed if it holds a secret
 	FileInstructions = "instructions.md" // the first prompt as the agent got it
+	FileTests        = "tests.json"      // every test of verification, in each column
 	FileContext      = "context.json"    // what people wrote that the agent was told, and what it was not
 )
 
@@ -67,8 +67,7 @@ func (p *Publisher) Keep(ctx context.Context, s storage.Session) (Kept, error) {
 		}
 		return p.Kept(ctx, s.ID, digest)
 	}
-	checks, verdict, err := evidence.Judge(j.outcome.Results, p.opener(ctx, s.ID))
-	if err != nil {
+	if j.shown, err = evidence.Judge(j.outcome, p.opener(ctx, s.ID)); err != nil {
 		return Kept{}, err
 	}
 	sum, err := p.workOf(ctx, j)
@@ -81,7 +80,7 @@ func (p *Publisher) Keep(ctx context.Context, s storage.Session) (Kept, error) {
 			return Kept{}, err
 		}
 	}
-	kept, err := p.keep(ctx, j, checks, verdict)
+	kept, err := p.keep(ctx, j)
 	if err != nil {
 		return Kept{}, err
 	}
@@ -143,8 +142,8 @@ func (p *Publisher) loadWork(ctx context.Context, j *job, sum string) error {
 }
 
 // keep writes the evidence files and the manifest that names them.
-func (p *Publisher) keep(ctx context.Context, j *job, checks []evidence.Check, verdict evidence.Verdict) (Kept, error) {
-	m, err := p.manifest(ctx, j, checks, verdict)
+func (p *Publisher) keep(ctx context.Context, j *job) (Kept, error) {
+	m, err := p.manifest(ctx, j)
 	if err != nil {
 		return Kept{}, err
 	}
@@ -187,12 +186,8 @@ func (p *Publisher) keep(ctx context.Context, j *job, checks []evidence.Check, v
 			return Kept{}, err
 		}
 	}
-	for _, c := range checks {
-		for _, f := range []struct{ ext, sum string }{{".out", c.Stdout}, {".err", c.Stderr}} {
-			if err := p.known(ctx, j.session.ID, "verify-"+fileName(c.Name)+f.ext, f.sum, add); err != nil {
-				return Kept{}, err
-			}
-		}
+	if err := p.keepReports(ctx, j, add); err != nil {
+		return Kept{}, err
 	}
 	body, digest, err := m.Encode()
 	if err != nil {
@@ -269,13 +264,13 @@ func fileName(s string) string {
 }
 
 // manifest describes the session.
-func (p *Publisher) manifest(ctx context.Context, j *job, checks []evidence.Check, verdict evidence.Verdict) (evidence.Manifest, error) {
+func (p *Publisher) manifest(ctx context.Context, j *job) (evidence.Manifest, error) {
 	s := j.session
 	t := j.outcome.Times
 	m := evidence.Manifest{
 		Version: evidence.ManifestVersion, Session: s.ID, Generation: int(s.Generation), Repository: j.repo.String(), Issue: int(s.IssueNumber),
 		BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha, Tip: j.outcome.Tip, Tree: j.outcome.Tree,
-		Verdict: verdict, Checks: clean(j.redactor, checks), SpecSource: s.SpecSource, ContextDigest: s.ContextDigest, Instructions: j.outcome.Instructions,
+		SpecSource: s.SpecSource, ContextDigest: s.ContextDigest, Instructions: j.outcome.Instructions,
 		Times:       evidence.Times{Restore: t.Restore, Sync: t.Sync, Ready: t.Ready, Work: t.Work, VerifyRestore: t.VerifyRestore, Verify: t.Verify},
 		Harness:     evidence.Harness{Kind: j.spec.Harness.Kind, Label: j.spec.Harness.Name()},
 		Environment: evidence.Environment{Data: j.spec.Data.Provenance, Setup: len(j.spec.Setup), Image: j.spec.Image},
@@ -289,7 +284,9 @@ func (p *Publisher) manifest(ctx context.Context, j *job, checks []evidence.Chec
 	for _, r := range j.verdict.Risks {
 		m.Risks = append(m.Risks, j.redactor.String(r))
 	}
-	m.Verdict.Words = j.redactor.String(verdict.Words)
+	if err := p.showVerification(ctx, j, &m); err != nil {
+		return m, err
+	}
 	for _, st := range j.im.Stats {
 		f := evidence.ChangedFile{Path: j.redactor.String(st.Path), Added: st.Added, Deleted: st.Deleted}
 		if st.Binary {
@@ -345,24 +342,6 @@ func (p *Publisher) tally(ctx context.Context, j *job, m *evidence.Manifest) (er
 		}
 	}
 	return nil
-}
-
-// clean takes secrets out of what verification printed.
-func clean(r *redact.Redactor, checks []evidence.Check) []evidence.Check {
-	out := make([]evidence.Check, len(checks))
-	for i, c := range checks {
-		c.Run, c.Words = r.String(c.Run), r.String(c.Words)
-		if c.Tests != nil {
-			t := *c.Tests
-			t.Failures = slices.Clone(t.Failures)
-			for k, f := range t.Failures {
-				t.Failures[k] = evidence.Failure{Package: r.String(f.Package), Test: r.String(f.Test), Output: r.String(f.Output)}
-			}
-			c.Tests = &t
-		}
-		out[i] = c
-	}
-	return out
 }
 
 // Provenance is where a session's clones came from and where it ran.

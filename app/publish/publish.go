@@ -197,6 +197,7 @@ type job struct {
 	cell    *cell
 	trusted *trusted
 	im      Imported
+	shown   evidence.Judgement // what verification showed
 	verdict policy.Verdict
 	signed  bool // the commit is one that GitHub made
 }
@@ -230,8 +231,7 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 	if err != nil {
 		return none, err
 	}
-	checks, verdict, err := p.judgeVerification(ctx, j)
-	if err != nil {
+	if err := p.judgeVerification(ctx, j); err != nil {
 		return none, err
 	}
 	if err := p.readAnew(ctx, j); err != nil {
@@ -244,7 +244,7 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 	branch, err := p.judgeChange(ctx, j)
 	var asks *question
 	if errors.As(err, &asks) { // whoever is asked can see what it is about
-		if _, err := p.keep(ctx, j, checks, verdict); err != nil {
+		if _, err := p.keep(ctx, j); err != nil {
 			return none, err
 		}
 	}
@@ -268,7 +268,7 @@ func (p *Publisher) publish(ctx context.Context, session string) (scheduler.Rece
 			return none, err
 		}
 	}
-	kept, err := p.keep(ctx, j, checks, verdict)
+	kept, err := p.keep(ctx, j)
 	if err != nil {
 		return none, err
 	}
@@ -354,23 +354,22 @@ func (j *job) open() error {
 
 // judgeVerification asks that every command of the pinned configuration ran,
 // that it is the command that ran, and that it showed something.
-func (p *Publisher) judgeVerification(ctx context.Context, j *job) ([]evidence.Check, evidence.Verdict, error) {
-	checks, verdict, err := evidence.Judge(j.outcome.Results, p.opener(ctx, j.session.ID))
-	if err != nil {
-		return nil, verdict, err
+func (p *Publisher) judgeVerification(ctx context.Context, j *job) (err error) {
+	if j.shown, err = evidence.Judge(j.outcome, p.opener(ctx, j.session.ID)); err != nil {
+		return err
 	}
 	if err := sameCommands(j.spec.Verify, j.outcome.Results); err != nil {
-		return checks, verdict, err
+		return err
 	}
-	switch {
+	switch v := j.shown.Verdict; {
 	case j.outcome.Kind != wire.OutcomeVerified:
-		return checks, verdict, refuse(ReasonNotVerified, "The result was not verified.")
-	case verdict.Kind == evidence.Nothing:
-		return checks, verdict, refuse(scheduler.ReasonNothingVerified, "Nothing was shown about the result: %s", sentence(verdict.Words))
-	case verdict.Kind != evidence.Passed:
-		return checks, verdict, refuse(scheduler.ReasonVerifyFailed, "Verification failed: %s", sentence(verdict.Words))
+		return refuse(ReasonNotVerified, "The result was not verified.")
+	case v.Kind == evidence.Nothing:
+		return refuse(scheduler.ReasonNothingVerified, "Nothing was shown about the result: %s", sentence(v.Words))
+	case v.Kind == evidence.Failed:
+		return refuse(scheduler.ReasonVerifyFailed, "Verification failed: %s", sentence(v.Words))
 	}
-	return checks, verdict, nil
+	return nil
 }
 
 func sameCommands(want []spec.Verify, got []wire.VerifyResult) error {
@@ -379,7 +378,7 @@ func sameCommands(want []spec.Verify, got []wire.VerifyResult) error {
 	}
 	for i, w := range want {
 		g := got[i]
-		if g.Name != w.Name || g.Run != w.Run || orExit(g.Report) != orExit(w.Report) {
+		if g.Name != w.Name || g.Run != w.Run || orExit(g.Report) != orExit(w.Report) || g.Coverage != "" && g.Coverage != w.Coverage {
 			return refuse(ReasonNotVerified, "The results that were reported are not those of the repository's verify commands.")
 		}
 	}
@@ -530,6 +529,9 @@ func (p *Publisher) judgeChange(ctx context.Context, j *job) (string, error) {
 	change := j.im.Change
 	if change.Branch = branch; s.Deliver != scheduler.DeliverPull {
 		change.Branch = "" // what may be pushed to is judged when it is
+	}
+	for _, d := range j.shown.Verdict.Doubts {
+		change.Doubts = append(change.Doubts, policy.Item(d))
 	}
 	j.judge(change, rules)
 	if r := j.verdict.Refusal; r != nil {

@@ -159,6 +159,7 @@ func (w *world) sessionOf(tip string, bundle []byte, change func(*storage.Sessio
 		Kind: wire.OutcomeVerified, Words: "done", Bundle: w.put(id, bundle), Tip: tip, Tree: strings.TrimSpace(tree),
 		Results: []wire.VerifyResult{{Name: "unit", Run: "go test -json ./...", Report: "gotest", Stdout: w.put(id, []byte(goTest)), Stderr: w.put(id, nil), Duration: time.Second}},
 	}
+	o.Base, o.BaseTests = &wire.Column{Results: o.Results}, &wire.Column{Same: true}
 	s := storage.Session{
 		ID: id, RequesterID: w.writer, RequesterLogin: "monalisa", Title: "Add is wrong", Request: "Make Add add.",
 		BaseBranch: "main", BaseSha: w.base, State: "publishing", IssueNumber: int32(w.issue),

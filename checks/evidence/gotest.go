@@ -3,63 +3,49 @@ package evidence
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 
 	"gotest.tools/gotestsum/testjson"
-
-	"inspect/checks/redact"
 )
 
-const (
-	// maxReportBytes is what is read of one report.
-	maxReportBytes = 64 << 20
-	// maxReportLine is the longest event that counts; longer ones are output
-	// and are left out. The library's scanner takes 64 KiB.
-	maxReportLine = 60 << 10
-	maxFailures   = 200
-	maxOutput     = 4 << 10
-)
+// maxReportLine is the longest event that counts; longer ones are output and
+// are left out. The library's scanner takes 64 KiB.
+const maxReportLine = 60 << 10
 
-// parseGoTest reads `go test -json`. damage is why the report cannot be
-// believed, empty if it can. An error is the reader's.
-func parseGoTest(r io.Reader) (t Tests, damage string, err error) {
-	lines := &lineFilter{from: bufio.NewReaderSize(io.LimitReader(r, maxReportBytes+1), maxReportLine)}
+// readGoTest reads `go test -json`. An error is the reader's.
+func readGoTest(from io.Reader, r *report) error {
+	lines := &lineFilter{from: bufio.NewReaderSize(io.LimitReader(from, maxReportBytes+1), maxReportLine)}
 	exec, scanErr := testjson.ScanTestOutput(testjson.ScanConfig{Stdout: lines, Handler: quiet{}, IgnoreNonJSONOutputLines: true})
 	if lines.err != nil {
-		return Tests{}, "", lines.err
+		return lines.err
 	}
 	if scanErr != nil {
-		return Tests{}, "it is not what go test -json prints", nil
+		r.broken("it is not what go test -json prints")
+		return nil
 	}
 	for _, name := range exec.Packages() {
 		p := exec.Package(name)
-		t.Passed += len(p.Passed)
-		t.Skipped += len(p.Skipped)
-		t.Failed += len(p.Failed)
-		for _, f := range p.Failed {
-			t.add(Failure{Package: name, Test: f.Test.Name(), Output: strings.Join(p.OutputLines(f), "")})
+		for _, t := range p.Passed {
+			r.add(Case{Suite: name, Name: t.Test.Name(), Outcome: TestPassed, Duration: t.Elapsed})
 		}
-		if p.Result() == testjson.ActionFail && len(p.Failed) == 0 {
-			t.Failed++
-			t.add(Failure{Package: name, Output: packageOutput(p)})
+		for _, t := range p.Skipped {
+			r.add(Case{Suite: name, Name: t.Test.Name(), Outcome: TestSkipped, Duration: t.Elapsed})
+		}
+		for _, t := range p.Failed {
+			r.add(Case{Suite: name, Name: t.Test.Name(), Outcome: TestFailed, Duration: t.Elapsed, output: strings.Join(p.OutputLines(t), "")})
+		}
+		switch {
+		case p.Result() == testjson.ActionFail && len(p.Failed) == 0:
+			r.add(Case{Suite: name, Outcome: TestFailed, output: packageOutput(p)})
+		case p.Result() == "":
+			r.broken("it ends in the middle of package %s", Case{Suite: name})
 		}
 	}
 	if lines.read > maxReportBytes {
-		damage = fmt.Sprintf("it is longer than %d MiB", maxReportBytes>>20)
+		r.broken("it is longer than %d MiB", maxReportBytes>>20)
 	}
-	return t, damage, nil
-}
-
-func (t *Tests) add(f Failure) {
-	if len(t.Failures) >= maxFailures {
-		return
-	}
-	f.Package = redact.OneLine(f.Package, 300)
-	f.Test = redact.OneLine(f.Test, 300)
-	f.Output = redact.Tail(redact.Visible(f.Output), maxOutput)
-	t.Failures = append(t.Failures, f)
+	return nil
 }
 
 // quiet takes the library's events and complaints and does nothing with them.

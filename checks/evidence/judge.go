@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"inspect/checks/redact"
 	"inspect/envs/spec"
 	"inspect/envs/wire"
 )
@@ -18,11 +19,28 @@ type Check struct {
 	Words    string        `json:"words"` // one clause for people
 	ExitCode int           `json:"exit_code"`
 	Signal   string        `json:"signal,omitempty"`
-	Duration time.Duration `json:"duration"`
-	Tests    *Tests        `json:"tests,omitempty"`  // nil for a bare exit status
+	Duration time.Duration `json:"duration"` // of all its runs
+	Runs     int           `json:"runs"`
+	Tests    *Tests        `json:"tests,omitempty"`  // nil where the report is of no tests
 	Stdout   string        `json:"stdout,omitempty"` // digest of the file
 	Stderr   string        `json:"stderr,omitempty"`
+	// Flaky are tests that failed and passed when they ran again, at most maxNamed.
+	Flaky []string `json:"flaky,omitempty"`
+	// Findings of its report, at most MaxFindings; FindingsTotal are all.
+	Findings      []Finding `json:"findings,omitempty"`
+	FindingsTotal int       `json:"findings_total,omitempty"`
+	Coverage      *Coverage `json:"coverage,omitempty"`
+	// Doubt is why its report is not to be believed although the exit status is
+	// good; empty: there is no such reason.
+	Doubt string `json:"doubt,omitempty"`
+
+	ended string // how it ended, without its report
+	clean bool   // it ended with exit status 0
+	files []wire.ReportFile
 }
+
+// MaxFindings bounds Check.Findings.
+const MaxFindings = 5_000
 
 // Tests are the counts of a report. A test and its subtests count each.
 type Tests struct {
@@ -30,6 +48,7 @@ type Tests struct {
 	Failed   int       `json:"failed"`
 	Skipped  int       `json:"skipped"`
 	Failures []Failure `json:"failures,omitempty"` // at most maxFailures
+	Cases    []Case    `json:"-"`                  // all of them; FileTests has them
 }
 
 // Failure is a failed test with the end of its output.
@@ -39,142 +58,157 @@ type Failure struct {
 	Output  string `json:"output,omitempty"`
 }
 
-// Verdict kinds.
-const (
-	Passed  = "passed"
-	Failed  = "failed"
-	Nothing = "nothing" // nothing ran that could show anything: never a success
-)
-
-// Verdict is what all checks together say.
-type Verdict struct {
-	Kind    string `json:"kind"`
-	Words   string `json:"words"`
-	Passed  int    `json:"passed"` // tests, or commands where there is no report
-	Failed  int    `json:"failed"`
-	Skipped int    `json:"skipped"`
-}
-
 // Opener opens an evidence file by its digest.
 type Opener func(sha256 string) (io.ReadCloser, error)
 
-// Judge reads the reports of all results and decides. An error means that a
-// file of ours could not be read, not that a report is bad: bad reports are
-// failed checks with words.
-func Judge(results []wire.VerifyResult, open Opener) ([]Check, Verdict, error) {
+// judgeAll reads the reports of all results of one clone. An error means that a
+// file of ours could not be read, not that a report is bad.
+func judgeAll(results []wire.VerifyResult, open Opener) ([]Check, error) {
 	checks := make([]Check, 0, len(results))
-	for _, r := range results {
-		c := Check{
-			Name: r.Name, Run: r.Run, Report: r.Report, ExitCode: r.ExitCode, Signal: r.Signal,
-			Duration: r.Duration, Stdout: r.Stdout, Stderr: r.Stderr,
-		}
-		if r.Report == spec.ReportGoTest {
-			if r.Stdout == "" {
-				c.Words = "left no report"
-				checks = append(checks, c)
-				continue
-			}
-			f, err := open(r.Stdout)
-			if err != nil {
-				return nil, Verdict{}, fmt.Errorf("read the report of %s: %w", r.Name, err)
-			}
-			tests, damage, err := parseGoTest(f)
-			f.Close()
-			if err != nil {
-				return nil, Verdict{}, fmt.Errorf("read the report of %s: %w", r.Name, err)
-			}
-			c.Tests = &tests
-			judgeGoTest(&c, r, damage)
-		} else {
-			judgeExit(&c, r)
+	for _, v := range results {
+		c, err := judgeOne(v, open)
+		if err != nil {
+			return nil, err
 		}
 		checks = append(checks, c)
 	}
-	return checks, decide(checks), nil
+	return checks, nil
 }
 
-func judgeExit(c *Check, r wire.VerifyResult) {
-	switch {
-	case r.TimedOut:
-		c.Words = "did not end in time"
-	case r.Signal != "":
-		c.Words = "was ended by " + r.Signal
-	case r.ExitCode != 0:
-		c.Words = fmt.Sprintf("exit status %d", r.ExitCode)
-	default:
-		c.Passed, c.Words = true, "exit status 0"
+// judgeOne judges a command by all its runs: one that failed and passed when it
+// ran again has passed, and what failed is flaky.
+func judgeOne(v wire.VerifyResult, open Opener) (Check, error) {
+	c, err := judgeRun(v, open)
+	if err != nil || c.clean {
+		return c, err
 	}
-}
-
-// judgeGoTest believes a report only where it agrees with the exit status.
-func judgeGoTest(c *Check, r wire.VerifyResult, damage string) {
-	t := c.Tests
-	judgeExit(c, r)
-	ended := c.Words
-	switch {
-	case r.TimedOut || r.Signal != "":
-		c.Words = fmt.Sprintf("%s, after %d passed and %d failed", ended, t.Passed, t.Failed)
-	case r.Truncated:
-		c.Passed, c.Words = false, "its report was longer than the limit and is cut, so it is not believed"
-	case damage != "":
-		c.Passed, c.Words = false, "its report cannot be believed: "+damage
-	case r.ExitCode != 0 && t.Failed > 0:
-		c.Words = fmt.Sprintf("%d of %d tests failed", t.Failed, t.Passed+t.Failed)
-	case r.ExitCode != 0:
-		c.Words = ended + ", though no test is reported as failed: the build or the set-up failed"
-	case t.Failed > 0:
-		c.Passed, c.Words = false, fmt.Sprintf("exit status 0, but its report says %d failed: the report or the command is not honest", t.Failed)
-	case t.Passed == 0:
-		c.Passed, c.Words = false, "ran no test"
-	default:
-		c.Words = fmt.Sprintf("%d tests passed", t.Passed)
-		if t.Passed == 1 {
-			c.Words = "1 test passed"
-		}
-	}
-	if c.Passed && t.Skipped > 0 {
-		c.Words += fmt.Sprintf(", %d skipped", t.Skipped)
-	}
-}
-
-func decide(checks []Check) Verdict {
-	v := Verdict{}
-	var bad []string
-	for _, c := range checks {
-		switch {
-		case c.Tests != nil:
-			v.Passed += c.Tests.Passed
-			v.Failed += c.Tests.Failed
-			v.Skipped += c.Tests.Skipped
-			if !c.Passed && c.Tests.Failed == 0 {
-				v.Failed++ // the command itself
+	failed := map[ID]Case{}
+	if c.Tests != nil {
+		for _, t := range c.Tests.Cases {
+			if t.Outcome == TestFailed && t.Name != "" {
+				failed[t.ID()] = t
 			}
-		case c.Passed:
-			v.Passed++
-		default:
-			v.Failed++
-		}
-		if !c.Passed {
-			bad = append(bad, c.Name+": "+c.Words)
 		}
 	}
+	out := c
+	for i, again := range v.Again {
+		if i == wire.MaxAgain {
+			break
+		}
+		again.Name, again.Run, again.Report = v.Name, v.Run, v.Report
+		next, err := judgeRun(again, open)
+		if err != nil {
+			return c, err
+		}
+		if next.Tests != nil {
+			for _, t := range next.Tests.Cases {
+				if f, was := failed[t.ID()]; was && t.Outcome == TestPassed {
+					delete(failed, t.ID())
+					out.Flaky = append(out.Flaky, f.String())
+				}
+			}
+		}
+		if next.Passed {
+			next.Flaky, next.Findings, next.Duration, next.Runs = out.Flaky, out.Findings, out.Duration+next.Duration, out.Runs+1
+			next.Words += fmt.Sprintf("; it failed at first (%s)", c.Words)
+			out = next
+			break
+		}
+		out.Duration, out.Runs = out.Duration+next.Duration, out.Runs+1
+	}
+	if len(out.Flaky) > maxNamed {
+		out.Flaky = out.Flaky[:maxNamed]
+	}
+	return out, nil
+}
+
+// judgeRun judges one run.
+func judgeRun(v wire.VerifyResult, open Opener) (Check, error) {
+	c := Check{
+		Name: v.Name, Run: v.Run, Report: v.Report, ExitCode: v.ExitCode, Signal: v.Signal,
+		Duration: v.Duration, Runs: 1, Stdout: v.Stdout, Stderr: v.Stderr,
+	}
+	c.files = append(append(c.files, v.Reports...), v.CoverageFiles...)
 	switch {
-	case len(checks) == 0:
-		v.Kind, v.Words = Nothing, "no verify command is declared, so nothing shows that the change works"
-	case len(bad) > 0:
-		v.Kind, v.Words = Failed, bad[0]
-		if len(bad) > 1 {
-			v.Words = fmt.Sprintf("%s; %d more commands failed", bad[0], len(bad)-1)
-		}
-		ran := false
-		for _, c := range checks {
-			ran = ran || c.Tests == nil || c.Tests.Passed+c.Tests.Failed > 0 || c.ExitCode != 0
-		}
-		if !ran {
-			v.Kind = Nothing
-		}
+	case v.TimedOut:
+		c.ended = "did not end in time"
+	case v.Signal != "":
+		c.ended = "was ended by " + redact.OneLine(v.Signal, 40)
 	default:
-		v.Kind, v.Words = Passed, fmt.Sprintf("%d pass", v.Passed)
+		c.ended, c.clean = fmt.Sprintf("exit status %d", v.ExitCode), v.ExitCode == 0
 	}
-	return v
+	c.Words, c.Passed = c.ended, c.clean
+	kind, _ := spec.ReportFiles(v.Report)
+	if kind == spec.ReportExit || kind == "" {
+		return c, nil
+	}
+	r, err := readReport(v, open)
+	if err != nil {
+		return c, fmt.Errorf("read the report of %s: %w", v.Name, err)
+	}
+	if kind == spec.ReportSARIF {
+		c.judgeFindings(r)
+	} else {
+		c.Tests = r.tests()
+		c.judgeTests(r)
+	}
+	return c, nil
+}
+
+func (c *Check) judgeFindings(r *report) {
+	c.FindingsTotal, c.Findings = len(r.findings), r.findings[:min(len(r.findings), MaxFindings)]
+	switch {
+	case r.damage != "" && c.clean:
+		c.doubt("its report cannot be believed: " + r.damage)
+	case c.clean:
+		c.Words = "exit status 0, " + plural(c.FindingsTotal, "finding", "findings")
+	default:
+		c.Words += ", " + plural(c.FindingsTotal, "finding", "findings")
+	}
+}
+
+// doubt says that a command's exit status is good and its report is not.
+func (c *Check) doubt(words string) { c.Passed, c.Words, c.Doubt = false, words, words }
+
+// judgeTests believes a report only where it agrees with the exit status and
+// with the time the command took.
+func (c *Check) judgeTests(r *report) {
+	t := c.Tests
+	switch {
+	case !c.clean && (c.Signal != "" || c.ExitCode <= 0):
+		c.Words = fmt.Sprintf("%s, after %d passed and %d failed", c.ended, t.Passed, t.Failed)
+	case !c.clean && t.Failed > 0:
+		c.Words = fmt.Sprintf("%d of %d tests failed", t.Failed, t.Passed+t.Failed)
+	case !c.clean && r.damage != "":
+		c.Words = c.ended + ", and its report cannot be believed: " + r.damage
+	case !c.clean:
+		c.Words = c.ended + ", though no test is reported as failed: the build or the set-up failed, or the report is not honest"
+	case r.damage != "":
+		c.doubt("its report cannot be believed: " + r.damage)
+	case t.Failed > 0:
+		c.doubt(fmt.Sprintf("exit status 0, but its report says %d failed: the report or the command is not honest", t.Failed))
+	case t.Passed == 0:
+		c.doubt("ran no test")
+	default:
+		c.Words = plural(t.Passed, "test passed", "tests passed")
+		if t.Skipped > 0 {
+			c.Words += fmt.Sprintf(", %d skipped", t.Skipped)
+		}
+		for _, one := range t.Cases {
+			if one.Duration > c.Duration+clockSlack {
+				c.doubt(fmt.Sprintf("its report says that %s took %s, but the whole command ran %s", one, one.Duration.Round(time.Millisecond), c.Duration.Round(time.Millisecond)))
+				break
+			}
+		}
+	}
+}
+
+// clockSlack is how much longer than its command a test may say to have taken.
+const clockSlack = 2 * time.Second
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }

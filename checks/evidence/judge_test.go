@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"inspect/envs/wire"
 )
@@ -43,7 +44,7 @@ func TestJudge(t *testing.T) {
 	long := `{"Action":"output","Package":"a","Test":"TestX","Output":"` + strings.Repeat("x", 200<<10) + "\"}\n"
 	files := map[string]string{
 		"pass": passing, "fail": failing, "none": `{"Action":"start","Package":"a"}` + "\n" + `{"Action":"pass","Package":"a"}` + "\n",
-		"text": "ok  \ta\t0.1s\n", "empty": "", "cut": passing[:len(passing)/2], "long": strings.Replace(passing, "{\"Action\":\"pass\",\"Package\":\"a\",\"Test\"", long+"{\"Action\":\"pass\",\"Package\":\"a\",\"Test\"", 1),
+		"slow": strings.Replace(passing, `"Elapsed":0.01`, `"Elapsed":5`, 1), "text": "ok  \ta\t0.1s\n", "empty": "", "cut": passing[:len(passing)/2], "long": strings.Replace(passing, "{\"Action\":\"pass\",\"Package\":\"a\",\"Test\"", long+"{\"Action\":\"pass\",\"Package\":\"a\",\"Test\"", 1),
 		"noise": "downloading…\n" + passing + "FAIL\nexit status 1\n{not json}\n\x00\xff\n",
 		"build": `{"ImportPath":"a","Action":"build-fail"}` + "\n" + `{"Action":"fail","Package":"a","Elapsed":0,"FailedBuild":"a"}` + "\n",
 	}
@@ -61,44 +62,48 @@ func TestJudge(t *testing.T) {
 		{"long lines", wire.VerifyResult{Report: "gotest", Stdout: "long"}, true, "1 test passed, 1 skipped", Passed, 1, 0},
 		{"nothing ran", wire.VerifyResult{Report: "gotest", Stdout: "none"}, false, "ran no test", Nothing, 0, 1},
 		{"empty", wire.VerifyResult{Report: "gotest", Stdout: "empty"}, false, "ran no test", Nothing, 0, 1},
-		{"no report", wire.VerifyResult{Report: "gotest"}, false, "left no report", Failed, 0, 1},
+		{"no report", wire.VerifyResult{Report: "gotest"}, false, "its report cannot be believed: it is missing", Nothing, 0, 1},
 		{"plain text", wire.VerifyResult{Report: "gotest", Stdout: "text"}, false, "ran no test", Nothing, 0, 1},
 		{"report says pass, exit says fail", wire.VerifyResult{Report: "gotest", Stdout: "pass", ExitCode: 2}, false, "exit status 2, though no test", Failed, 1, 1},
-		{"report says fail, exit says pass", wire.VerifyResult{Report: "gotest", Stdout: "fail"}, false, "not honest", Failed, 0, 1},
+		{"report says fail, exit says pass", wire.VerifyResult{Report: "gotest", Stdout: "fail"}, false, "not honest", Doubtful, 0, 1},
 		{"does not build", wire.VerifyResult{Report: "gotest", Stdout: "build", ExitCode: 1}, false, "1 of 1 tests failed", Failed, 0, 1},
 		{"timed out", wire.VerifyResult{Report: "gotest", Stdout: "pass", ExitCode: -1, TimedOut: true}, false, "did not end in time", Failed, 1, 1},
-		{"cut by us", wire.VerifyResult{Report: "gotest", Stdout: "pass", Truncated: true}, false, "longer than the limit", Failed, 1, 1},
+		{"cut by us", wire.VerifyResult{Report: "gotest", Stdout: "pass", Truncated: true}, false, "longer than is kept", Doubtful, 1, 1},
+		{"cut in the middle", wire.VerifyResult{Report: "gotest", Stdout: "cut"}, false, "ends in the middle of package a", Doubtful, 0, 1},
 		{"exit 0", wire.VerifyResult{Report: "exit"}, true, "exit status 0", Passed, 1, 0},
 		{"exit 3", wire.VerifyResult{Report: "exit", ExitCode: 3}, false, "exit status 3", Failed, 0, 1},
 		{"killed", wire.VerifyResult{Report: "exit", ExitCode: -1, Signal: "SIGKILL"}, false, "was ended by SIGKILL", Failed, 0, 1},
+		{"report of longer than it ran", wire.VerifyResult{Report: "gotest", Stdout: "slow", Duration: time.Second}, false, "says that a TestX took 5s, but the whole command ran 1s", Doubtful, 1, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			checks, v, err := Judge([]wire.VerifyResult{c.result}, opener(files))
+			c.result.Name = "unit"
+			j, err := Judge(wire.Outcome{Results: []wire.VerifyResult{c.result}, Base: &wire.Column{}}, opener(files))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if checks[0].Passed != c.passed || !strings.Contains(checks[0].Words, c.words) {
-				t.Errorf("passed %v, %q; want %v, %q", checks[0].Passed, checks[0].Words, c.passed, c.words)
+			got, v := j.Checks[0], j.Verdict
+			if got.Passed != c.passed || !strings.Contains(got.Words, c.words) {
+				t.Errorf("passed %v, %q; want %v, %q", got.Passed, got.Words, c.passed, c.words)
 			}
 			if v.Kind != c.kind || v.Passed != c.nPass || v.Failed != c.nFail {
 				t.Errorf("verdict %+v; want %s %d %d", v, c.kind, c.nPass, c.nFail)
 			}
 		})
 	}
-	if _, v, _ := Judge(nil, nil); v.Kind != Nothing {
+	if j, _ := Judge(wire.Outcome{}, nil); j.Verdict.Kind != Nothing {
 		t.Error("no command at all must be 'nothing'")
 	}
-	if _, _, err := Judge([]wire.VerifyResult{{Report: "gotest", Stdout: "gone"}}, opener(files)); err == nil {
+	if _, err := Judge(wire.Outcome{Results: []wire.VerifyResult{{Report: "gotest", Stdout: "gone"}}}, opener(files)); err == nil {
 		t.Error("a file of ours that cannot be read is an error")
 	}
 }
 
 func TestFailureOutputIsCleaned(t *testing.T) {
-	checks, _, err := Judge([]wire.VerifyResult{{Report: "gotest", Stdout: "f", ExitCode: 1}}, opener(map[string]string{"f": failing}))
+	j, err := Judge(wire.Outcome{Results: []wire.VerifyResult{{Report: "gotest", Stdout: "f", ExitCode: 1}}}, opener(map[string]string{"f": failing}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := checks[0].Tests.Failures
+	f := j.Checks[0].Tests.Failures
 	if len(f) != 1 || f[0].Test != "TestX" || !strings.Contains(f[0].Output, "got 1") || strings.Contains(f[0].Output, "\x1b") {
 		t.Errorf("%+v", f)
 	}
@@ -122,25 +127,12 @@ func TestRealGoTest(t *testing.T) {
 	if err == nil {
 		t.Fatal("the test should fail")
 	}
-	tests, damage, err := parseGoTest(bytes.NewReader(out))
-	if err != nil || damage != "" {
-		t.Fatal(err, damage)
+	r := &report{}
+	if err := readGoTest(bytes.NewReader(out), r); err != nil || r.damage != "" {
+		t.Fatal(err, r.damage)
 	}
+	tests := r.tests()
 	if tests.Passed != 1 || tests.Failed != 2 {
 		t.Errorf("%+v from\n%s", tests, out)
 	}
-}
-
-func FuzzParseGoTest(f *testing.F) {
-	f.Add([]byte(passing))
-	f.Add([]byte(failing))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		tests, _, err := parseGoTest(bytes.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if tests.Passed < 0 || len(tests.Failures) > maxFailures {
-			t.Fatalf("%+v", tests)
-		}
-	})
 }

@@ -17,8 +17,9 @@ import (
 )
 
 // ManifestVersion is the version of the format below. Manifests of version 1
-// lack what the model cost, the ways out and the instructions.
-const ManifestVersion = 2
+// lack what the model cost, the ways out and the instructions; those before 3 the
+// base's columns, approvals and the decisions about ways out.
+const ManifestVersion = 3
 
 // Manifest describes the evidence of one session. Its digest stands in the receipt.
 type Manifest struct {
@@ -34,8 +35,15 @@ type Manifest struct {
 	Tree       string `json:"tree,omitempty"` // its tree: what was verified
 
 	Verdict Verdict `json:"verdict"`
-	Checks  []Check `json:"checks"`
-	Change  Change  `json:"change"`
+	Checks  []Check `json:"checks"` // on the result
+	// Base is what the same commands did on the base, BaseTests what they did on
+	// the result with the base's tests, each in a clean clone of its own. Absent in
+	// older manifests.
+	Base      []Check    `json:"base,omitempty"`
+	BaseTests []Check    `json:"base_tests,omitempty"`
+	SameTests bool       `json:"same_tests,omitempty"` // the base's tests are the result's: BaseTests would be Checks
+	Compared  []Compared `json:"compared,omitempty"`
+	Change    Change     `json:"change"`
 	// Risks are words about what a reviewer should look at twice, written by us
 	// around escaped names.
 	Risks []string `json:"risks,omitempty"`

@@ -317,6 +317,7 @@ func build(root *yaml.Node) Spec {
 			text(child(item, "name"), &c.Name)
 			text(child(item, "run"), &c.Run)
 			text(child(item, "report"), &c.Report)
+			text(child(item, "coverage"), &c.Coverage)
 			texts(child(item, "secrets"), &c.Secrets)
 			s.Verify = append(s.Verify, c)
 		}

@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -106,7 +107,9 @@ type Injection struct {
 type Verify struct {
 	Name   string `json:"name"`
 	Run    string `json:"run"`    // given to sh -c in the sandbox
-	Report string `json:"report"` // ReportExit or ReportGoTest
+	Report string `json:"report"` // ReportExit, …; of a kind in files followed by ":" and a glob
+	// Coverage is empty or a kind of coverage file, ":" and a glob.
+	Coverage string `json:"coverage,omitempty"`
 	// Secrets are the names of those the command finds in its environment.
 	Secrets []string `json:"secrets,omitempty"`
 }
@@ -115,7 +118,25 @@ type Verify struct {
 const (
 	ReportExit   = "exit"   // the exit status is all there is
 	ReportGoTest = "gotest" // standard output is `go test -json`
+	ReportTAP    = "tap"    // standard output is the Test Anything Protocol
+	ReportJUnit  = "junit"  // in files
+	ReportSARIF  = "sarif"  // in files: findings, not tests
 )
+
+// Kinds of coverage files.
+const (
+	CoverageGo        = "go" // a profile of go test -coverprofile
+	CoverageCobertura = "cobertura"
+	CoverageLCOV      = "lcov"
+)
+
+// ReportFiles takes what Verify has for a report or coverage apart: "junit" and
+// "reports/*.xml" of "junit:reports/*.xml". The glob is empty for what is not in
+// files.
+func ReportFiles(report string) (kind, glob string) {
+	kind, glob, _ = strings.Cut(report, ":")
+	return kind, glob
+}
 
 // Service is a program that runs beside setup, the agent and verification, on
 // the sandbox's own loopback.

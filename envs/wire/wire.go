@@ -83,6 +83,11 @@ type Spec struct {
 	// Inject are the credentials the proxy adds to what it lets through.
 	Inject []Injection `json:"inject,omitempty"`
 
+	// Compare asks that verification is done on the base as well, and with the
+	// base's tests over the result, see Outcome. Without it the control plane may
+	// not know what that would be told with.
+	Compare bool `json:"compare,omitempty"`
+
 	// Author is the identity commits in the sandbox are made with.
 	AuthorName  string `json:"author_name"`
 	AuthorEmail string `json:"author_email"`
@@ -177,7 +182,9 @@ type Service struct {
 type Verify struct {
 	Name   string `json:"name"`
 	Run    string `json:"run"`    // shell line, run with sh -c inside the sandbox
-	Report string `json:"report"` // "exit" or "gotest"
+	Report string `json:"report"` // as in the file: "exit", "junit:reports/*.xml", …
+	// Coverage is as in the file; empty: there is none.
+	Coverage string `json:"coverage,omitempty"`
 	// Secrets are the names of those the command finds in its environment.
 	Secrets []string `json:"secrets,omitempty"`
 }
@@ -463,11 +470,38 @@ type Outcome struct {
 	Tip     string         `json:"tip,omitempty"`
 	Tree    string         `json:"tree,omitempty"` // tree of Tip, what was verified
 	Results []VerifyResult `json:"results,omitempty"`
+	// Base and BaseTests are told only if Spec.Compare asked for them.
+	Base      *Column `json:"base,omitempty"`       // the same commands on the base
+	BaseTests *Column `json:"base_tests,omitempty"` // and on the result with the base's tests
 	// Instructions is the hexadecimal SHA-256 of the first prompt as the agent
 	// got it, and the artifact that holds it.
 	Instructions string `json:"instructions,omitempty"`
 	Times        Times  `json:"times"`
 }
+
+// Column is one more verification, in a clean clone of its own.
+type Column struct {
+	Results []VerifyResult `json:"results,omitempty"`
+	// Same: nothing of the base's tests is another, so it would be what the
+	// result's was; it was not done.
+	Same bool `json:"same,omitempty"`
+	// Words say why it is not complete; empty: it is.
+	Words string `json:"words,omitempty"`
+}
+
+// ReportFile is a file that a verify command left and that is kept.
+type ReportFile struct {
+	Path   string `json:"path"`             // in the repository, as the sandbox has it
+	SHA256 string `json:"sha256,omitempty"` // of the artifact; empty if there is none
+	// Problem says why it cannot be read: "is a symbolic link"; empty: it can.
+	Problem string `json:"problem,omitempty"`
+}
+
+// MaxAgain is how often a verify command that fails is run again.
+const MaxAgain = 2
+
+// MaxReportFiles bounds the report and the coverage files of one run, each.
+const MaxReportFiles = 500
 
 // VerifyResult is what one verify command did in the second clone.
 type VerifyResult struct {
@@ -481,6 +515,15 @@ type VerifyResult struct {
 	Stdout    string        `json:"stdout"`              // sha256 of the artifact
 	Stderr    string        `json:"stderr"`              // sha256 of the artifact
 	Truncated bool          `json:"truncated,omitempty"` // output was cut at Limits.OutputBytes
+
+	// What follows is told only if Spec.Compare asked for it.
+
+	Coverage      string       `json:"coverage,omitempty"`
+	Reports       []ReportFile `json:"reports,omitempty"`
+	CoverageFiles []ReportFile `json:"coverage_files,omitempty"`
+	// Again are further runs of a command that failed, at most MaxAgain, none of
+	// which has further runs.
+	Again []VerifyResult `json:"again,omitempty"`
 }
 
 // Times of an attempt; zero where a phase did not happen.

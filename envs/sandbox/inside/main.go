@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"inspect/envs/image/unpack"
+	"inspect/envs/sandbox/collect"
 	"inspect/envs/sandbox/forward"
 	"inspect/envs/sandbox/search"
 )
@@ -73,7 +74,8 @@ const (
 // With the first argument "apart" it starts itself anew in namespaces of its
 // own, see apartMain. With "dial" it is a connection to the loopback, see
 // dialMain. With "search" it looks for secrets, see package search; with
-// "unpack" it makes a root file system of an image, see package unpack. With
+// "unpack" it makes a root file system of an image, see package unpack; with
+// "collect" it takes out what a command left, see package collect. With
 // the first argument "exec" it is the short-lived step between the init
 // and a command with limits of its own, see execArgs.
 func Main(args []string) int {
@@ -92,6 +94,9 @@ func Main(args []string) int {
 	}
 	if len(args) > 0 && args[0] == search.Word {
 		return complain(search.Main(os.Stdin, os.Stdout))
+	}
+	if len(args) > 0 && args[0] == collect.Word {
+		return complain(collect.Main(args[1:], os.Stdin, os.Stdout))
 	}
 	if len(args) > 0 && args[0] == unpack.Word {
 		return complain(unpack.Main(args[1:]))

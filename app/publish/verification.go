@@ -1,0 +1,146 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+
+	"inspect/checks/evidence"
+	"inspect/envs/wire"
+)
+
+// showVerification puts what verification showed into the manifest, with the
+// secrets of the session replaced.
+func (p *Publisher) showVerification(ctx context.Context, j *job, m *evidence.Manifest) error {
+	var added []evidence.Added
+	for _, a := range j.im.Change.Added {
+		added = append(added, evidence.Added{Path: a.Path, Lines: a.Numbers})
+	}
+	if err := j.shown.Cover(added, p.opener(ctx, j.session.ID)); err != nil {
+		return err
+	}
+	s := j.shown
+	m.SameTests = s.Same
+	var errs [5]error
+	m.Checks, errs[0] = redacted(j, s.Checks)
+	m.Base, errs[1] = redacted(j, s.Base)
+	m.BaseTests, errs[2] = redacted(j, s.BaseTests)
+	m.Compared, errs[3] = redacted(j, s.Compared)
+	m.Verdict, errs[4] = redacted(j, s.Verdict)
+	return errors.Join(errs[:]...)
+}
+
+var isDigest = regexp.MustCompile(`^[0-9a-f]{64}$`).MatchString
+
+// redacted is a copy of v as the evidence has it, without secrets.
+func redacted[T any](j *job, v T) (out T, err error) {
+	body, err := json.Marshal(v)
+	if err == nil {
+		var tree any
+		d := json.NewDecoder(bytes.NewReader(body))
+		d.UseNumber()
+		if err = d.Decode(&tree); err == nil {
+			body, err = json.Marshal(eachText(tree, func(s string) string {
+				if isDigest(s) {
+					return s
+				}
+				return j.redactor.String(s)
+			}))
+		}
+	}
+	if err == nil {
+		err = json.Unmarshal(body, &out)
+	}
+	if err != nil {
+		return out, fmt.Errorf("write what verification showed: %w", err)
+	}
+	return out, nil
+}
+
+// eachText passes every text of a JSON value through f; names of members are ours.
+func eachText(v any, f func(string) string) any {
+	switch v := v.(type) {
+	case string:
+		return f(v)
+	case []any:
+		for i := range v {
+			v[i] = eachText(v[i], f)
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = eachText(v[k], f)
+		}
+	}
+	return v
+}
+
+// column is one place that verification ran in; name begins the names of its files.
+type column struct {
+	name    string
+	results []wire.VerifyResult
+}
+
+func columns(o wire.Outcome) []column {
+	out := []column{{"verify", o.Results}}
+	if o.Base != nil {
+		out = append(out, column{"base", o.Base.Results})
+	}
+	if o.BaseTests != nil {
+		out = append(out, column{"base-tests", o.BaseTests.Results})
+	}
+	return out
+}
+
+// keepReports lists what the commands printed and left in each column, of all
+// their runs, and the tests of them all.
+func (p *Publisher) keepReports(ctx context.Context, j *job, add func(string, string, int64) error) error {
+	for _, col := range columns(j.outcome) {
+		for _, v := range col.results {
+			for run, r := range append([]wire.VerifyResult{v}, v.Again...) {
+				prefix := col.name + "-" + fileName(v.Name)
+				if run > 0 {
+					prefix += fmt.Sprintf("-again%d", run)
+				}
+				if err := p.keepRun(ctx, j, prefix, r, add); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	tests := j.shown.Tests()
+	if len(tests) == 0 {
+		return nil
+	}
+	tests, err := redacted(j, tests)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(tests)
+	if err != nil {
+		return fmt.Errorf("write the list of tests: %w", err)
+	}
+	sum, n, err := p.blobs.Put(ctx, j.session.ID, bytes.NewReader(body), maxEvidenceFile)
+	if err != nil {
+		return fmt.Errorf("store the list of tests: %w", err)
+	}
+	return add(FileTests, sum, n)
+}
+
+func (p *Publisher) keepRun(ctx context.Context, j *job, prefix string, r wire.VerifyResult, add func(string, string, int64) error) error {
+	for _, f := range []struct{ ext, sum string }{{".out", r.Stdout}, {".err", r.Stderr}} {
+		if err := p.known(ctx, j.session.ID, prefix+f.ext, f.sum, add); err != nil {
+			return err
+		}
+	}
+	for i, f := range slices.Concat(r.Reports, r.CoverageFiles) {
+		if err := p.known(ctx, j.session.ID, fmt.Sprintf("%s-%03d-%s", prefix, i+1, fileName(path.Base(f.Path))), f.SHA256, add); err != nil {
+			return err
+		}
+	}
+	return nil
+}
