@@ -105,7 +105,7 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 		SnapshotID: snap.ID, SnapshotCommit: snap.CommitSha, Environment: sess.EnvironmentID, Image: sp.Image,
 		Prompt: sess.Prompt, InstructionsSHA: sess.InstructionsSha, Harness: wire.Harness{Kind: sp.Harness.Kind, Label: sp.Harness.Name()}, Setup: wireSteps(sp.Setup), Limits: wireLimits(sp.Limits),
 		AuthorName: s.o.AuthorName, AuthorEmail: s.o.AuthorEmail,
-		WorkDeadline: a.WorkDeadline, EndDeadline: a.Deadline,
+		WorkDeadline: a.WorkDeadline, EndDeadline: a.Deadline, Compare: true,
 	}
 	if sp.Harness.Command != "" {
 		out.Harness.Command = []string{"sh", "-c", sp.Harness.Command}
@@ -296,18 +296,47 @@ func checkOutcome(o *wire.Outcome) error {
 		return refuse(codeBadRequest, "the reason is not a code")
 	case !blankOr(sumName, o.Bundle), !blankOr(objectName, o.Tip), !blankOr(objectName, o.Tree), !blankOr(sumName, o.Instructions):
 		return refuse(codeBadRequest, "bundle, tip, tree or instructions is not a hash")
-	case len(o.Results) > 100:
-		return refuse(codeBadRequest, "more than 100 verification results")
 	}
 	o.Words = clip(o.Words, maxWords)
-	for i := range o.Results {
-		r := &o.Results[i]
-		if len(r.Name) > 200 || len(r.Run) > 8192 || len(r.Report) > 200 || len(r.Signal) > 40 ||
-			!blankOr(sumName, r.Stdout) || !blankOr(sumName, r.Stderr) {
-			return refuse(codeBadRequest, "verification result %d is malformed", i+1)
+	if err := checkResults(o.Results); err != nil {
+		return err
+	}
+	for _, c := range []*wire.Column{o.Base, o.BaseTests} {
+		if c == nil {
+			continue
+		}
+		c.Words = clip(c.Words, maxWords)
+		if err := checkResults(c.Results); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func checkResults(results []wire.VerifyResult) error {
+	if len(results) > 100 {
+		return refuse(codeBadRequest, "more than 100 verification results")
+	}
+	for i := range results {
+		r := &results[i]
+		runs := append([]wire.VerifyResult{*r}, r.Again...)
+		for k, run := range runs {
+			if len(run.Name) > 200 || len(run.Run) > 8192 || len(run.Report) > 300 || len(run.Coverage) > 300 || len(run.Signal) > 40 ||
+				!sumOrBlank(run.Stdout) || !sumOrBlank(run.Stderr) || run.Duration < 0 || len(runs) > 1+wire.MaxAgain || k > 0 && len(run.Again) > 0 ||
+				!filesFit(run.Reports) || !filesFit(run.CoverageFiles) {
+				return refuse(codeBadRequest, "verification result %d is malformed", i+1)
+			}
+		}
+	}
+	return nil
+}
+
+func sumOrBlank(sum string) bool { return sum == "" || sumName.MatchString(sum) }
+
+func filesFit(files []wire.ReportFile) bool {
+	return len(files) <= wire.MaxReportFiles+1 && !slices.ContainsFunc(files, func(f wire.ReportFile) bool {
+		return len(f.Path) > 2048 || len(f.Problem) > 500 || !sumOrBlank(f.SHA256)
+	})
 }
 
 // maxBundlesBytes bounds all bundles of one session together, also those that

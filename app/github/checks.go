@@ -148,6 +148,15 @@ func (r CheckRun) batch() (apiCheckRun, []Annotation) {
 	return w, r.Annotations[n:]
 }
 
+// Annotate appends the annotations of run, at most fifty, to those of the check
+// run that was created like it.
+func (c *Client) Annotate(ctx context.Context, repo Repo, id int64, run CheckRun) error {
+	if len(run.Annotations) > perBatch {
+		return fmt.Errorf("%w: %d annotations at once", ErrInvalid, len(run.Annotations))
+	}
+	return c.appendAnnotations(ctx, repo, id, run, run.Annotations)
+}
+
 func (c *Client) appendAnnotations(ctx context.Context, repo Repo, id int64, run CheckRun, rest []Annotation) error {
 	for len(rest) > 0 {
 		n := min(len(rest), perBatch)
@@ -183,6 +192,18 @@ func sendCheckRun(ctx context.Context, api *gh.Client, method, u string, run api
 
 // FindCheckRun looks on a commit for the check run of this App with an external id.
 func (c *Client) FindCheckRun(ctx context.Context, repo Repo, sha, externalID string) (id int64, found bool, err error) {
+	run, err := c.findCheckRun(ctx, repo, sha, externalID)
+	return run.GetID(), run != nil, err
+}
+
+// CountAnnotations says how many annotations such a check run has; 0 also if
+// there is none.
+func (c *Client) CountAnnotations(ctx context.Context, repo Repo, sha, externalID string) (int, error) {
+	run, err := c.findCheckRun(ctx, repo, sha, externalID)
+	return run.GetOutput().GetAnnotationsCount(), err
+}
+
+func (c *Client) findCheckRun(ctx context.Context, repo Repo, sha, externalID string) (found *gh.CheckRun, err error) {
 	err = c.in(ctx, repo, fmt.Sprintf("look for our check run on %s@%.12s", repo, sha), func(api *gh.Client, r Repo) error {
 		all := "all" // "latest" hides the run of another session with the same name
 		_, err := pages(10, func(o gh.ListOptions) (*gh.Response, error) {
@@ -192,8 +213,8 @@ func (c *Client) FindCheckRun(ctx context.Context, repo Repo, sha, externalID st
 				return nil, err
 			}
 			for _, run := range got.CheckRuns {
-				if !found && run.GetExternalID() == externalID && run.GetApp().GetID() == c.app.id {
-					id, found = run.GetID(), true
+				if found == nil && run.GetExternalID() == externalID && run.GetApp().GetID() == c.app.id {
+					found = run
 				}
 			}
 			return resp, nil
@@ -201,9 +222,9 @@ func (c *Client) FindCheckRun(ctx context.Context, repo Repo, sha, externalID st
 		return err
 	})
 	if err != nil {
-		return 0, false, err
+		return nil, err
 	}
-	return id, found, nil
+	return found, nil
 }
 
 // created checks that a creation came back with an id: without one it is not

@@ -2,6 +2,7 @@ package publish
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -17,18 +18,20 @@ import (
 	"inspect/checks/redact"
 	"inspect/envs/wire"
 	"inspect/scheduler"
+	"inspect/scheduler/audit"
 	"inspect/storage"
 )
 
 // Names of evidence files.
 const (
 	FileManifest     = "manifest.json"
-	FilePatch        = "change.patch"    // the whole change, secrets replaced
-	FileWithheld     = "withheld.patch"  // what GitHub refuses us
-	FileBundle       = "result.bundle"   // the work as the runner uploaded it; not listed if it holds a secret
-	FileInstructions = "instructions.md" // the first prompt as the agent got it
-	FileTests        = "tests.json"      // every test of verification, in each column
-	FileContext      = "context.json"    // what people wrote that the agent was told, and what it was not
+	FilePatch        = "change.patch"     // the whole change, secrets replaced
+	FileWithheld     = "withheld.patch"   // what GitHub refuses us
+	FileBundle       = "result.bundle"    // the work as the runner uploaded it; not listed if it holds a secret
+	FileInstructions = "instructions.md"  // the first prompt as the agent got it
+	FileTranscript   = "transcript.jsonl" // the session's events, which inspect audit verify --file reads
+	FileTests        = "tests.json"       // every test of verification, in each column
+	FileContext      = "context.json"     // what people wrote that the agent was told, and what it was not
 )
 
 // maxEvidenceFile bounds one file made here, in bytes.
@@ -189,6 +192,9 @@ func (p *Publisher) keep(ctx context.Context, j *job) (Kept, error) {
 	if err := p.keepReports(ctx, j, add); err != nil {
 		return Kept{}, err
 	}
+	if err := p.putTranscript(ctx, j, m, add); err != nil {
+		return Kept{}, err
+	}
 	body, digest, err := m.Encode()
 	if err != nil {
 		return Kept{}, fmt.Errorf("write the manifest: %w", err)
@@ -287,8 +293,12 @@ func (p *Publisher) manifest(ctx context.Context, j *job) (evidence.Manifest, er
 	if err := p.showVerification(ctx, j, &m); err != nil {
 		return m, err
 	}
+	lines := map[string][][2]int{}
+	for _, a := range j.im.Change.Added {
+		lines[a.Path] = evidence.Ranges(a.Numbers)
+	}
 	for _, st := range j.im.Stats {
-		f := evidence.ChangedFile{Path: j.redactor.String(st.Path), Added: st.Added, Deleted: st.Deleted}
+		f := evidence.ChangedFile{Path: j.redactor.String(st.Path), Added: st.Added, Deleted: st.Deleted, Lines: lines[st.Path]}
 		if st.Binary {
 			f.Added, f.Deleted = -1, -1
 		}
@@ -304,8 +314,70 @@ func (p *Publisher) manifest(ctx context.Context, j *job) (evidence.Manifest, er
 		return m, err
 	}
 	m.Snapshot, m.Sandbox = restored.Snapshot, restored.Sandbox
+	if m.Approvals, err = p.answered(ctx, j); err != nil {
+		return m, err
+	}
 	return m, p.tally(ctx, j, &m)
 }
+
+// answered are the approvals that were given and hold.
+func (p *Publisher) answered(ctx context.Context, j *job) (out []evidence.Approval, err error) {
+	all, err := scheduler.AllowedTo(ctx, p.db.Q(), j.session.ID)
+	for _, a := range all {
+		out = append(out, evidence.Approval{
+			Kind: a.Kind, Words: j.redactor.String(a.Words), Digest: a.Digest, State: a.State, By: a.AnsweredLogin, At: a.AnsweredAt.Time.UTC(),
+		})
+	}
+	return out, err
+}
+
+// putTranscript stores the session's events up to those the manifest tells of, as
+// an export of the audit chain. Of a record that is too long there is none here.
+func (p *Publisher) putTranscript(ctx context.Context, j *job, m evidence.Manifest, add func(string, string, int64) error) error {
+	s, all, err := scheduler.Chain(ctx, p.db.Q(), j.session.ID)
+	if err != nil || s.Removed != nil {
+		return err
+	}
+	s.Receipt, s.Record.Receipt = nil, nil // it is not there yet, or it names this
+	s.Count = m.Events.Count
+	if s.Head, err = hex.DecodeString(m.Events.Head); err != nil {
+		return fmt.Errorf("write the transcript: %w", err)
+	}
+	pr, pw := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		x := audit.NewExporter(pw)
+		err := x.Session(s, func(yield func(audit.Event) error) error {
+			err := all(func(e audit.Event) error {
+				if e.Seq > m.Events.Count {
+					return errTold
+				}
+				return yield(e)
+			})
+			if errors.Is(err, errTold) {
+				return nil
+			}
+			return err
+		})
+		err = cmp.Or(err, x.Close())
+		pw.CloseWithError(err)
+		done <- err
+	}()
+	sum, n, err := p.blobs.Put(ctx, j.session.ID, pr, maxEvidenceFile)
+	pr.CloseWithError(io.ErrClosedPipe)
+	if werr := <-done; err == nil {
+		err = werr
+	}
+	switch {
+	case errors.Is(err, storage.ErrBlobTooLarge):
+		return nil
+	case err != nil:
+		return fmt.Errorf("store the transcript: %w", err)
+	}
+	return add(FileTranscript, sum, n)
+}
+
+var errTold = errors.New("all that is told of")
 
 // events is the record up to the event that brought the session into its state,
 // so that a repetition says the same though there are further ones by then.

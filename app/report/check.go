@@ -37,6 +37,11 @@ func (r *Reporter) checkRun(ctx context.Context, st *story) error {
 			return fmt.Errorf("record the check run of session %s: %w", s.ID, err)
 		}
 	}
+	if s.CheckRunID != 0 && s.State == scheduler.Delivered && st.kept != nil {
+		if err := r.annotate(ctx, st); err != nil {
+			return err
+		}
+	}
 	if s.PullNumber > 0 && s.HeadCheckRunID == 0 {
 		id, err := r.create(ctx, st, "check-head", r.headRun(st))
 		if errors.Is(err, github.ErrInvalid) || errors.Is(err, github.ErrNotFound) {
@@ -50,6 +55,44 @@ func (r *Reporter) checkRun(ctx context.Context, st *story) error {
 		s.HeadCheckRunID = id
 		if err := r.db.Q().SetSessionHeadCheckRun(ctx, storage.SetSessionHeadCheckRunParams{ID: s.ID, HeadCheckRunID: id}); err != nil {
 			return fmt.Errorf("record the check run of session %s: %w", s.ID, err)
+		}
+	}
+	return nil
+}
+
+// perRequest is how many annotations GitHub takes at once.
+const perRequest = 50
+
+// annotate appends the annotations that the check run was not created with, each
+// batch once: of one whose fate is not known GitHub is asked how many it has.
+func (r *Reporter) annotate(ctx context.Context, st *story) error {
+	run, err := r.run(st)
+	if err != nil || len(run.Annotations) <= perRequest {
+		return err
+	}
+	s, all := st.session, run.Annotations
+	for i, from := 1, perRequest; from < len(all); i, from = i+1, from+perRequest {
+		step, err := r.steps.Begin(ctx, s.ID, s.Generation, fmt.Sprintf("check-annotations-%d", i))
+		if err != nil {
+			return err
+		}
+		if step.Done {
+			continue
+		}
+		there := 0
+		if step.Repeated {
+			if there, err = st.github.CountAnnotations(ctx, st.repo, run.HeadSHA, run.ExternalID); err != nil {
+				return fmt.Errorf("count the annotations of session %s: %w", s.ID, err)
+			}
+		}
+		if there <= from {
+			run.Annotations = all[from:min(from+perRequest, len(all))]
+			if err := st.github.Annotate(github.ForSession(ctx, s.ID, step.Key()), st.repo, s.CheckRunID, run); err != nil {
+				return fmt.Errorf("annotate the check run of session %s: %w", s.ID, err)
+			}
+		}
+		if err := step.End(ctx, there); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -78,10 +121,12 @@ func (r *Reporter) create(ctx context.Context, st *story, name string, run githu
 			return id, step.End(ctx, id)
 		}
 	}
+	run.Annotations = run.Annotations[:min(len(run.Annotations), perRequest)]
 	ctx = github.ForSession(ctx, s.ID, step.Key())
 	id, err := st.github.CreateCheckRun(ctx, st.repo, run)
 	if errors.Is(err, github.ErrInvalid) {
 		// Better a short report than none.
+		run.Annotations = nil
 		run.Summary, run.Text = "The full text was refused by GitHub: "+redact.Neutralise(redact.OneLine(r.redactor.String(said(err)), 300))+"\n\nThe session's page has it: "+run.DetailsURL, ""
 		id, err = st.github.CreateCheckRun(ctx, st.repo, run)
 	}
@@ -148,6 +193,9 @@ func (r *Reporter) run(st *story) (github.CheckRun, error) {
 		EventsHead: rc.EventsHead, EventsCount: rc.EventsCount, SessionURL: r.sessionURL(s.ID),
 	})
 	run.Conclusion, run.Title, run.Summary, run.Text = render.Success, out.Title, out.Summary, out.Text
+	for _, a := range out.Annotations {
+		run.Annotations = append(run.Annotations, github.Annotation{Path: a.Path, StartLine: a.Line, EndLine: a.Line, Level: a.Level, Title: a.Title, Message: a.Message})
+	}
 	return run, nil
 }
 

@@ -31,6 +31,8 @@ type GitHub interface {
 	FindComment(ctx context.Context, repo github.Repo, issue int, marker string) (id int64, found bool, err error)
 	CreateCheckRun(ctx context.Context, repo github.Repo, run github.CheckRun) (int64, error)
 	FindCheckRun(ctx context.Context, repo github.Repo, sha, externalID string) (id int64, found bool, err error)
+	CountAnnotations(ctx context.Context, repo github.Repo, sha, externalID string) (int, error)
+	Annotate(ctx context.Context, repo github.Repo, id int64, run github.CheckRun) error
 }
 
 // Evidence keeps and reads the evidence of a session; *publish.Publisher has it.

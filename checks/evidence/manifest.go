@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,6 +65,9 @@ type Manifest struct {
 	// be published; there are later ones. Absent in older manifests.
 	Events Events `json:"events,omitzero"`
 
+	// Approvals are what people were asked to allow, and how they answered.
+	Approvals []Approval `json:"approvals,omitempty"`
+
 	// Files are the evidence files by name, each found under its digest.
 	Files []File `json:"files"`
 }
@@ -72,6 +76,16 @@ type Manifest struct {
 type Events struct {
 	Count int64  `json:"count"`
 	Head  string `json:"head"` // hash of event Count, hexadecimal
+}
+
+// Approval is one thing that people were asked to allow.
+type Approval struct {
+	Kind   string    `json:"kind"` // "publish", "egress" or "budget"
+	Words  string    `json:"words"`
+	Digest string    `json:"digest"` // of what was asked
+	State  string    `json:"state"`  // "approved", …
+	By     string    `json:"by,omitempty"`
+	At     time.Time `json:"at,omitzero"`
 }
 
 // File is one evidence file.
@@ -94,6 +108,29 @@ type ChangedFile struct {
 	Path    string `json:"path"`
 	Added   int    `json:"added"`
 	Deleted int    `json:"deleted"`
+	// Lines are those that are added, first and last of each run, at most
+	// MaxRanges.
+	Lines [][2]int `json:"lines,omitempty"`
+}
+
+// MaxRanges bounds ChangedFile.Lines.
+const MaxRanges = 2_000
+
+// Has says whether a line is one that the change adds.
+func (f ChangedFile) Has(line int) bool {
+	return slices.ContainsFunc(f.Lines, func(r [2]int) bool { return r[0] <= line && line <= r[1] })
+}
+
+// Ranges are the runs of lines in a list that rises.
+func Ranges(lines []int) (out [][2]int) {
+	for _, n := range lines {
+		if last := len(out) - 1; last >= 0 && out[last][1] == n-1 {
+			out[last][1] = n
+		} else if len(out) < MaxRanges {
+			out = append(out, [2]int{n, n})
+		}
+	}
+	return out
 }
 
 // Snapshot is where the session's clones came from.
@@ -231,6 +268,7 @@ type Times struct {
 // Encode returns the manifest as JSON and its SHA-256 in hexadecimal.
 func (m Manifest) Encode() (body []byte, digest string, err error) {
 	m.Version = ManifestVersion
+	m.Checks, m.Files, m.Change.Files = append([]Check{}, m.Checks...), append([]File{}, m.Files...), append([]ChangedFile{}, m.Change.Files...)
 	body, err = json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return nil, "", err

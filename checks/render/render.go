@@ -44,26 +44,35 @@ type Delivery struct {
 
 // Output is the text of a check run.
 type Output struct {
-	Title   string
-	Summary string
-	Text    string
+	Title       string
+	Summary     string
+	Text        string
+	Annotations []Annotation
 }
 
 // CheckRun writes the check run of a delivered session.
 func CheckRun(m evidence.Manifest, d Delivery) Output {
 	return Output{
-		Title:   Title(m),
-		Summary: redact.Cut(summary(m, d), MaxSummary),
-		Text:    closeFences(details(m), MaxText),
+		Title:       Title(m),
+		Summary:     closeOpen(summary(m, d), MaxSummary),
+		Text:        closeOpen(details(m, d), MaxText),
+		Annotations: annotations(m),
 	}
 }
 
-// Title is the verdict in one line.
+// Title is the verdict in one line: what is bad first.
 func Title(m evidence.Manifest) string {
 	v := m.Verdict
 	var parts []string
-	if v.Failed > 0 {
-		parts = append(parts, fmt.Sprintf("%d fail", v.Failed))
+	for _, p := range []struct {
+		n     int
+		words string
+	}{
+		{v.Failed, "%d fail"}, {v.Vanished, "%d vanished"}, {len(v.Old), "%d of the base's tests fail"}, {v.Flaky, "%d flaky"}, {v.Fixed, "fixed %d"},
+	} {
+		if p.n > 0 {
+			parts = append(parts, fmt.Sprintf(p.words, p.n))
+		}
 	}
 	parts = append(parts, fmt.Sprintf("%d pass", v.Passed))
 	if v.Skipped > 0 {
@@ -82,65 +91,248 @@ func Statistics(c evidence.Change) string {
 	return fmt.Sprintf("+%d −%d in %d %s", c.Added, c.Deleted, len(c.Files), files)
 }
 
+// summary is one screen: the verdict, the receipt, the table, what to look at
+// twice, and what it cost.
 func summary(m evidence.Manifest, d Delivery) string {
 	var b strings.Builder
-	switch m.Verdict.Kind {
+	b.WriteString(Verdict(m))
+	fmt.Fprintf(&b, "**Receipt**: commit %s on %s, read back from the remote", short(d.HeadSHA), code(d.Branch, 120))
+	if d.PullRequest > 0 {
+		fmt.Fprintf(&b, "; pull request %d", d.PullRequest)
+	}
+	fmt.Fprintf(&b, "; evidence %s; events %d, chain head %s", redact.Code("sha256:"+d.EvidenceDigest), d.EventsCount, short(d.EventsHead))
+	if d.SessionURL != "" {
+		b.WriteString("; [session and all files](" + d.SessionURL + ")")
+	}
+	b.WriteString("\n\n" + table(m))
+	if n := len(m.Change.Withheld); n > 0 {
+		fmt.Fprintf(&b, "> %d changed path(s) are not in this commit, since GitHub refuses them to apps; they are in the evidence as a patch: %s. The commands ran with them.\n\n", n, codeList(m.Change.Withheld, 10))
+	}
+	if notes := Notes(m); len(notes) > 0 {
+		b.WriteString("**Look twice**\n\n" + list(notes, 12))
+	}
+	fmt.Fprintf(&b, "**Changed** %s. **Took** %s to restore, %s of work, %s to verify.", Statistics(m.Change), Duration(m.Times.Restore), Duration(m.Times.Work), Duration(m.Times.Verify))
+	if m.Model.Name != "" {
+		b.WriteString(" **Cost** " + plain(Cost(m.Model), 400) + ".")
+	}
+	b.WriteString("\n")
+	return b.String()
+}
+
+// Verdict says what verification showed, with what a person has to know first:
+// what nobody should believe without looking, then what is expected otherwise.
+func Verdict(m evidence.Manifest) string {
+	var b strings.Builder
+	v := m.Verdict
+	if n := len(v.Doubts); n > 0 {
+		b.WriteString("**" + Count(n, "thing", "things") + " to be accepted by a person who did not ask for this work")
+		by := ""
+		for _, a := range m.Approvals {
+			if a.Kind == "publish" && a.State == "approved" {
+				by = a.By
+			}
+		}
+		if by != "" {
+			b.WriteString("; " + plain(by, 60) + " did")
+		}
+		b.WriteString(":**\n\n")
+		var items []string
+		for _, d := range v.Doubts {
+			items = append(items, d.What)
+		}
+		b.WriteString(list(items, 10))
+	}
+	if len(v.Old) > 0 {
+		b.WriteString("**What is expected has changed: with the base's own tests over the changed sources, these do not pass:**\n\n" + list(v.Old, 10))
+	}
+	switch v.Kind {
 	case evidence.Passed:
 		b.WriteString("**The repository's own commands pass in a clean clone of the result.**")
+	case evidence.Doubtful:
+		b.WriteString("**The repository's own commands end well in a clean clone of the result, but what they show is in doubt.**")
 	case evidence.Failed:
 		b.WriteString("**The repository's own commands fail in a clean clone of the result.**")
 	default:
 		b.WriteString("**Nothing ran that could show whether the result works.**")
 	}
 	b.WriteString(" They ran after the agent had ended, outside its reach: " + reach(m.Egress) + ".\n\n")
-	if n := len(m.Change.Withheld); n > 0 {
-		fmt.Fprintf(&b, "> %d changed path(s) are not in this commit, since GitHub refuses them to apps; they are in the evidence as a patch: %s. The commands ran with them.\n\n", n, codeList(m.Change.Withheld, 10))
-	}
+	return b.String()
+}
 
-	if len(m.Risks) > 0 {
-		b.WriteString("**Look twice**\n\n")
-		for i, r := range m.Risks {
-			if i == 20 {
-				break
-			}
-			b.WriteString("- " + redact.Neutralise(redact.OneLine(r, 600)) + "\n")
-		}
-		b.WriteString("\n")
-	}
-	b.WriteString("| command | result | time |\n|---|---|---|\n")
-	for i, c := range m.Checks {
-		if i == 50 {
-			fmt.Fprintf(&b, "| %d more | | |\n", len(m.Checks)-i)
+// list is Markdown's, of untrusted texts, with how many are left out.
+func list(items []string, most int) string {
+	var b strings.Builder
+	for i, s := range items {
+		if i == most {
+			fmt.Fprintf(&b, "- and %d more\n", len(items)-i)
 			break
 		}
-		mark := "❌"
-		if c.Passed {
-			mark = "✅"
-		}
-		fmt.Fprintf(&b, "| %s %s | %s %s | %s |\n", redact.Cell(redact.Neutralise(redact.OneLine(c.Name, 60))),
-			redact.Cell(redact.Code(redact.Cut(c.Run, 120))), mark, redact.Cell(redact.Neutralise(redact.OneLine(c.Words, 200))), Duration(c.Duration))
+		b.WriteString("- " + plain(s, 400) + "\n")
 	}
+	return b.String() + "\n"
+}
 
-	fmt.Fprintf(&b, "\n**Changed**: %s\n\n", Statistics(m.Change))
+// table has a row for each command and a column for each clone it ran in.
+func table(m evidence.Manifest) string {
+	var b strings.Builder
+	b.WriteString("| command | base | result | base's tests on the result | time |\n|---|---|---|---|---|\n")
+	for i, c := range m.Checks {
+		if i == 20 {
+			fmt.Fprintf(&b, "| %d more | | | | |\n", len(m.Checks)-i)
+			break
+		}
+		old := cell(m.BaseTests, c.Name)
+		if m.SameTests {
+			old = "the same tests"
+		}
+		fmt.Fprintf(&b, "| %s %s | %s | %s | %s | %s |\n", redact.Cell(plain(c.Name, 60)), redact.Cell(code(c.Run, 80)),
+			cell(m.Base, c.Name), mark(c)+" "+redact.Cell(plain(c.Words, 160)), old, Duration(c.Duration))
+	}
+	return b.String() + "\n"
+}
+
+func mark(c evidence.Check) string {
+	switch {
+	case c.Passed && len(c.Flaky) == 0:
+		return "✅"
+	case c.Passed, c.Doubt != "":
+		return "⚠️"
+	}
+	return "❌"
+}
+
+func cell(checks []evidence.Check, name string) string {
+	for _, c := range checks {
+		if c.Name == name {
+			return mark(c) + " " + redact.Cell(plain(c.Words, 100))
+		}
+	}
+	return "not run"
+}
+
+// Notes are what a reviewer should look at twice, most important first.
+func Notes(m evidence.Manifest) []string {
+	var out []string
+	for _, c := range m.Checks {
+		if n := len(c.Flaky); n > 0 {
+			out = append(out, fmt.Sprintf("%s: %s failed and passed when run again: %s", c.Name, Count(n, "test", "tests"), strings.Join(c.Flaky[:min(n, 3)], ", ")))
+		}
+	}
+	for _, c := range m.Compared {
+		if n := len(c.Still); n > 0 {
+			out = append(out, fmt.Sprintf("%s: %s on the base as well: %s", c.Name, Count(n, "test fails", "tests fail"), strings.Join(c.Still[:min(n, 3)], ", ")))
+		}
+	}
+	out = append(out, m.Verdict.Notes...)
+	out = append(out, m.Risks...)
+	for _, c := range m.Checks {
+		if c.FindingsTotal > 0 {
+			words := fmt.Sprintf("%s: %s", c.Name, Count(c.FindingsTotal, "finding", "findings"))
+			if n := min(len(c.Findings), maxAnnotations); n < c.FindingsTotal {
+				words += fmt.Sprintf("; at most %d are shown at their lines, all are in the evidence", n)
+			}
+			out = append(out, words)
+		}
+		switch cov := c.Coverage; {
+		case cov == nil:
+		case cov.Damage != "":
+			out = append(out, c.Name+": the coverage of changed lines is not known: "+cov.Damage)
+		case cov.Lines == 0:
+			out = append(out, c.Name+": no changed line is one that a test could cover")
+		default:
+			out = append(out, fmt.Sprintf("%s: %d of %d changed lines are covered (%d %%)", c.Name, cov.Covered, cov.Lines, 100*cov.Covered/cov.Lines))
+		}
+	}
+	return out
+}
+
+// details are folded, one fold for each thing a reviewer may want to know.
+func details(m evidence.Manifest, d Delivery) string {
+	var b strings.Builder
+	fold := func(title string, body func()) {
+		b.WriteString("<details><summary>" + title + "</summary>\n\n")
+		body()
+		b.WriteString("\n</details>\n\n")
+	}
+	for _, c := range m.Checks {
+		fold(plain(c.Name, 60)+": "+plain(c.Words, 200), func() { command(&b, m, c) })
+	}
+	fold("Changed files: "+Statistics(m.Change), func() { changed(&b, m.Change) })
+	fold("Where it ran", func() { place(&b, m) })
+	fold("Receipt", func() { receipt(&b, m, d) })
+	fold("Evidence files", func() {
+		b.WriteString("| file | bytes | sha256 |\n|---|---|---|\n")
+		for i, f := range m.Files {
+			if i == 100 {
+				fmt.Fprintf(&b, "| %d more | | |\n", len(m.Files)-i)
+				break
+			}
+			fmt.Fprintf(&b, "| %s | %d | %s |\n", redact.Cell(code(f.Name, 120)), f.Bytes, redact.Code(f.SHA256))
+		}
+	})
+	return b.String()
+}
+
+// command is one verify command in full.
+func command(b *strings.Builder, m evidence.Manifest, c evidence.Check) {
+	b.WriteString(redact.Fence(redact.Cut(c.Run, 2000), "sh") + "\n\n")
+	if c.Tests != nil {
+		fmt.Fprintf(b, "%d passed, %d failed, %d skipped\n\n", c.Tests.Passed, c.Tests.Failed, c.Tests.Skipped)
+	}
+	for _, d := range m.Compared {
+		if d.Name != c.Name {
+			continue
+		}
+		for _, l := range []struct {
+			title string
+			names []string
+		}{
+			{"Do not run any more", d.Gone}, {"Are skipped now", d.Skipped}, {"Fail with the base's tests", d.Old}, {"Fail now", d.Broken},
+			{"Fail as on the base", d.Still}, {"Are fixed", d.Fixed}, {"Are new", d.New},
+		} {
+			if len(l.names) > 0 {
+				fmt.Fprintf(b, "%s (%d):\n\n%s", l.title, len(l.names), list(l.names, 20))
+			}
+		}
+	}
+	if c.Tests == nil {
+		return
+	}
+	for i, f := range c.Tests.Failures {
+		if i == 20 {
+			fmt.Fprintf(b, "%d more failures are in the evidence.\n", c.Tests.Failed-i)
+			break
+		}
+		name := f.Test
+		if name == "" {
+			name = "(package)"
+		}
+		fmt.Fprintf(b, "<details><summary>%s %s</summary>\n\n%s\n\n</details>\n\n", plain(f.Package, 300), plain(name, 300), redact.Fence(f.Output, ""))
+	}
+}
+
+func changed(b *strings.Builder, c evidence.Change) {
 	b.WriteString("| file | added | deleted |\n|---|---|---|\n")
-	for i, f := range m.Change.Files {
-		if i == 30 {
-			fmt.Fprintf(&b, "| %d more | | |\n", len(m.Change.Files)-i)
+	for i, f := range c.Files {
+		if i == 100 {
+			fmt.Fprintf(b, "| %d more | | |\n", len(c.Files)-i)
 			break
 		}
 		added, deleted := fmt.Sprintf("+%d", f.Added), fmt.Sprintf("−%d", f.Deleted)
 		if f.Added < 0 {
 			added, deleted = "binary", ""
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", redact.Cell(redact.Code(redact.Cut(f.Path, 200))), added, deleted)
+		fmt.Fprintf(b, "| %s | %s | %s |\n", redact.Cell(code(f.Path, 200)), added, deleted)
 	}
+}
 
+func place(b *strings.Builder, m evidence.Manifest) {
 	drift := "the session's base"
 	if m.Snapshot.Drift {
 		drift = "older than the session's base " + short(m.BaseSHA) + ", synchronised before the work"
 	}
-	b.WriteString("\n**Where it ran**\n\n| | |\n|---|---|\n")
-	row := func(k, v string) { fmt.Fprintf(&b, "| %s | %s |\n", k, redact.Cell(v)) }
+	b.WriteString("| | |\n|---|---|\n")
+	row := func(k, v string) { fmt.Fprintf(b, "| %s | %s |\n", k, redact.Cell(v)) }
 	row("snapshot", fmt.Sprintf("%s of commit %s (%s), %s, restored in %s (%s store)",
 		redact.Code(m.Snapshot.ID), short(m.Snapshot.Commit), drift, Age(m.Snapshot.Age), Duration(m.Snapshot.Restore), redact.OneLine(m.Snapshot.Store, 20)))
 	row("harness", plain(m.Harness.Label, 80)+" ("+redact.OneLine(m.Harness.Kind, 20)+")")
@@ -166,7 +358,11 @@ func summary(m evidence.Manifest, d Delivery) string {
 	row("attempt", fmt.Sprintf("%d", m.Generation))
 	row("times", times(m.Times))
 
-	b.WriteString("\n**Receipt**\n\n| | |\n|---|---|\n")
+}
+
+func receipt(b *strings.Builder, m evidence.Manifest, d Delivery) {
+	b.WriteString("| | |\n|---|---|\n")
+	row := func(k, v string) { fmt.Fprintf(b, "| %s | %s |\n", k, redact.Cell(v)) }
 	row("pushed", fmt.Sprintf("%s to %s, read back from the remote", short(d.HeadSHA), redact.Code(d.Branch)))
 	row("base", fmt.Sprintf("%s of %s", short(m.BaseSHA), redact.Code(m.BaseBranch)))
 	row("verified tree", short(m.Tree))
@@ -180,69 +376,50 @@ func summary(m evidence.Manifest, d Delivery) string {
 		told += "; as it got it, with the repository's instructions: " + redact.Code("sha256:"+m.Instructions)
 	}
 	row("told to the agent", told)
-	if d.SessionURL != "" {
-		row("session", d.SessionURL)
+	for _, a := range m.Approvals {
+		row(plain(a.Kind, 20)+" "+plain(a.State, 20), plain(a.By, 60)+": "+plain(a.Words, 400))
 	}
-	return b.String()
 }
 
-func details(m evidence.Manifest) string {
-	var b strings.Builder
-	for _, c := range m.Checks {
-		fmt.Fprintf(&b, "### %s: %s\n\n", redact.Neutralise(redact.OneLine(c.Name, 60)), redact.Neutralise(redact.OneLine(c.Words, 200)))
-		b.WriteString(redact.Fence(redact.Cut(c.Run, 2000), "sh") + "\n\n")
-		if c.Tests == nil {
-			continue
-		}
-		fmt.Fprintf(&b, "%d passed, %d failed, %d skipped\n\n", c.Tests.Passed, c.Tests.Failed, c.Tests.Skipped)
-		for _, f := range c.Tests.Failures {
-			name := f.Test
-			if name == "" {
-				name = "(package)"
-			}
-			fmt.Fprintf(&b, "<details><summary>%s %s</summary>\n\n%s\n\n</details>\n\n", redact.Neutralise(f.Package), redact.Neutralise(name), redact.Fence(f.Output, ""))
-		}
-	}
-	b.WriteString("### Evidence files\n\n| file | bytes | sha256 |\n|---|---|---|\n")
-	for i, f := range m.Files {
-		if i == 200 {
-			fmt.Fprintf(&b, "| %d more | | |\n", len(m.Files)-i)
-			break
-		}
-		fmt.Fprintf(&b, "| %s | %d | %s |\n", redact.Cell(redact.Code(redact.Cut(f.Name, 120))), f.Bytes, redact.Code(f.SHA256))
-	}
-	return b.String()
-}
-
-// closeFences cuts text to max bytes at the end of a line and ends a code
-// block or fold that the cut left open.
-func closeFences(text string, max int) string {
-	if len(text) <= max {
+// closeOpen cuts text to most bytes at the end of a line and ends the code block
+// and the folds that the cut left open. Folds are only ours: in what others wrote
+// there is no HTML outside of code blocks.
+func closeOpen(text string, most int) string {
+	if len(text) <= most {
 		return text
 	}
-	const note = "\n\n(cut: the rest is in the evidence)\n"
-	keep := redact.Cut(text, max-len(note)-128)
-	if at := strings.LastIndexByte(keep, '\n'); at > 0 {
-		keep = keep[:at]
-	}
-	fence := ""
-	for line := range strings.SplitSeq(keep, "\n") {
-		ticks := line[:len(line)-len(strings.TrimLeft(line, "`"))]
+	const (
+		note    = "\n\n(cut: the rest is in the evidence)\n"
+		end     = "\n\n</details>"
+		longest = 100 // fence that is closed; of a longer one the block is left out
+		reserve = len(note) + longest + 1 + 4*len(end)
+	)
+	keep := redact.Cut(text, most-reserve)
+	keep = keep[:strings.LastIndexByte(keep, '\n')+1]
+	fence, begun, folds, at := "", 0, 0, 0
+	for line := range strings.Lines(keep) {
+		bare := strings.TrimRight(line, "\n")
+		ticks := bare[:len(bare)-len(strings.TrimLeft(bare, "`"))]
 		switch {
-		case len(ticks) < 3:
-		case fence == "":
-			fence = ticks
-		case len(ticks) >= len(fence) && strings.TrimLeft(line, "`") == "":
-			fence = ""
+		case fence != "":
+			if len(ticks) >= len(fence) && ticks == bare {
+				fence = ""
+			}
+		case len(ticks) >= 3 && !strings.Contains(bare[len(ticks):], "`"):
+			fence, begun = ticks, at
+		default:
+			folds += strings.Count(line, "<details>") - strings.Count(line, "</details>")
 		}
+		at += len(line)
 	}
+	if len(fence) > longest {
+		keep, fence = keep[:begun], ""
+	}
+	keep = strings.TrimRight(keep, "\n")
 	if fence != "" {
-		keep += "\n" + redact.Cut(fence, 100)
+		keep += "\n" + fence
 	}
-	if strings.Count(keep, "<details>") > strings.Count(keep, "</details>") {
-		keep += "\n\n</details>"
-	}
-	return keep + note
+	return keep + strings.Repeat(end, max(folds, 0)) + note
 }
 
 // reach says what verification could reach.

@@ -177,9 +177,12 @@ func sentence(err error) string {
 
 // afterVerify is the outcome once verification has run.
 func (a *attempt) afterVerify(ctx context.Context, v verified) wire.Outcome {
-	o := wire.Outcome{Kind: wire.OutcomeVerified, Tree: v.tree, Results: v.results}
+	o := wire.Outcome{Kind: wire.OutcomeVerified, Tree: v.tree, Results: v.results, Base: v.base, BaseTests: v.baseTests}
 	failedOnes := 0
 	for _, r := range v.results {
+		if n := len(r.Again); n > 0 {
+			r = r.Again[n-1]
+		}
 		if r.ExitCode != 0 {
 			failedOnes++
 		}

@@ -377,16 +377,34 @@ func (a *attempt) settle(o wire.Outcome) wire.Outcome {
 	if a.up.refusal(o.Instructions) != nil {
 		o.Instructions = ""
 	}
-	for i := range o.Results {
-		if a.up.refusal(o.Results[i].Stdout) != nil {
-			o.Results[i].Stdout = ""
-		}
-		if a.up.refusal(o.Results[i].Stderr) != nil {
-			o.Results[i].Stderr = ""
+	a.settleResults(o.Results)
+	for _, c := range []*wire.Column{o.Base, o.BaseTests} {
+		if c != nil {
+			a.settleResults(c.Results)
 		}
 	}
 	o.Words = a.events.text(o.Words, maxWords)
 	return o
+}
+
+// settleResults takes out the files that were not taken.
+func (a *attempt) settleResults(results []wire.VerifyResult) {
+	for i := range results {
+		r := &results[i]
+		for _, sum := range []*string{&r.Stdout, &r.Stderr} {
+			if a.up.refusal(*sum) != nil {
+				*sum = ""
+			}
+		}
+		for _, files := range [][]wire.ReportFile{r.Reports, r.CoverageFiles} {
+			for k := range files {
+				if a.up.refusal(files[k].SHA256) != nil {
+					files[k].SHA256 = ""
+				}
+			}
+		}
+		a.settleResults(r.Again)
+	}
 }
 
 // discard removes both clones, whatever became of the attempt.

@@ -294,6 +294,12 @@ func (n *testNode) Discard(_ context.Context, purpose string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.gone[purpose] = true
+	if purpose == wire.PurposeVerify { // it may be restored again
+		gone := n.clone(purpose)
+		if err := os.Rename(gone, fmt.Sprintf("%s-gone%d", gone, n.n)); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -72,13 +72,55 @@ func IsTestOfLanguage(file string) bool {
 	return false
 }
 
-// Runs says whether a command names a file, by its path or its last part: then
-// the file decides what the command does.
-func Runs(command, file string) bool {
+// Runs says whether a shell line runs a file: as a command, as what an interpreter
+// is given first, or, for shell scripts and makefiles, anywhere. The file is named
+// by its path or its last part. What a command merely reads is not what it runs.
+func Runs(line, file string) bool {
 	base := path.Base(file)
-	for _, word := range strings.FieldsFunc(command, func(r rune) bool { return strings.ContainsRune(" \t\n;&|()<>\"'`=", r) }) {
+	is := func(word string) bool {
 		word = strings.TrimPrefix(word, "./")
-		if word == file || word == base {
+		return word == file || word == base || strings.HasSuffix(word, "/"+base)
+	}
+	switch path.Ext(base) {
+	case ".sh", ".bash", ".zsh", ".ps1", ".bat", ".cmd", ".mk", ".bats":
+		if slices.ContainsFunc(strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" \t\n;&|()<>\"'`=", r) }), is) {
+			return true
+		}
+	}
+	for _, command := range strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune("\n;&|()`", r) }) {
+		for i, word := range ranBy(command) {
+			if is(word) {
+				return true
+			}
+			if i == 0 && !interpreter(path.Base(word)) || i > 0 && strings.ContainsAny(word, "./") {
+				break // what follows are arguments
+			}
+		}
+	}
+	return false
+}
+
+// ranBy are the words of a simple command from its program on that are no options.
+func ranBy(command string) (out []string) {
+	for _, word := range strings.FieldsFunc(command, func(r rune) bool { return strings.ContainsRune(" \t\"'<>", r) }) {
+		switch {
+		case strings.HasPrefix(word, "-"), strings.Trim(word, "0123456789.smh") == "":
+		case len(out) == 0 && (strings.Contains(word, "=") || slices.Contains(around, word)):
+		case len(out) == 1 && (word == "run" || word == "exec"):
+		default:
+			out = append(out, word)
+		}
+	}
+	return out
+}
+
+// around are words that stand before a command.
+var around = []string{"!", "{", "if", "then", "else", "do", "while", "until", "env", "exec", "time", "timeout", "nice", "sudo", "command", "xvfb-run", "nohup", "stdbuf"}
+
+// interpreter says whether a program runs the file it is given first.
+func interpreter(program string) bool {
+	for _, p := range []string{"sh", "bash", "dash", "ash", "zsh", "python", "node", "nodejs", "ruby", "perl", "php", "deno", "bun", "tsx", "ts-node", "npx", "source", ".", "make", "pwsh", "lua", "Rscript"} {
+		if program == p || strings.HasPrefix(program, p) && strings.Trim(program[len(p):], "0123456789.") == "" {
 			return true
 		}
 	}

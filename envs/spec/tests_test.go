@@ -23,7 +23,10 @@ func TestRuns(t *testing.T) {
 		want          bool
 	}{
 		{"./test.sh", "test.sh", true}, {"sh ci/run.sh -x", "ci/run.sh", true}, {"cd ci && ./run.sh", "ci/run.sh", true},
-		{"go test ./...", "go", true}, {"make test", "Makefile", false}, {"X=a.py python b.py", "b.py", true},
+		{"go test ./...", "a.go", false}, {"make test", "Makefile", false}, {"X=a.py python b.py", "b.py", true}, {"X=a.py python b.py", "a.py", false},
+		{"grep -q good state.txt", "state.txt", false}, {"pylint app.py", "app.py", false}, {"python3.12 -W error tools/check.py app.py", "tools/check.py", true},
+		{"timeout 30s ./bin/check", "bin/check", true}, {"docker run x /src/ci/all.sh", "ci/all.sh", true}, {"sh -c 'node run.js'", "run.js", true},
+		{"cat a.txt | python b.py", "a.txt", false}, {"make -f build/ci.mk test", "build/ci.mk", true}, {"bun run check.ts", "check.ts", true}, {"", "a", false},
 	} {
 		if got := Runs(c.command, c.file); got != c.want {
 			t.Errorf("%q %q: %v", c.command, c.file, got)

@@ -239,7 +239,7 @@ type Phase struct {
 
 // Command is a finished command in the sandbox.
 type Command struct {
-	Step     string        `json:"step"` // "sync", "setup", "harness", "bundle", "verify:<name>"
+	Step     string        `json:"step"` // "sync", "setup", "harness", "bundle", "verify:<name>", "base:<name>", "base-tests:<name>"
 	Line     string        `json:"line"`
 	ExitCode int           `json:"exit_code"` // -1: ended by a signal or never started
 	Signal   string        `json:"signal,omitempty"`

@@ -1,0 +1,371 @@
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"inspect/app/publish"
+	"inspect/checks/evidence"
+	"inspect/scheduler"
+	"inspect/storage"
+)
+
+func evidenceCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "evidence",
+		Short: "The evidence of sessions: verify, export, schema",
+	}
+	cmd.AddCommand(evidenceVerifyCommand(), evidenceExportCommand(), &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON schema of the manifest",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			body, err := evidence.Schema()
+			if err == nil {
+				_, err = cmd.OutOrStdout().Write(body)
+			}
+			return err
+		},
+	})
+	return cmd
+}
+
+// errEvidence is the error of evidence that is not as its manifest says.
+var errEvidence = errors.New("the evidence is not what its manifest says")
+
+// bundle is evidence as it was found somewhere.
+type bundle struct {
+	manifest []byte
+	digest   string // by the receipt; empty: there is none
+	found    func(evidence.File) (evidence.Sum, error)
+}
+
+func evidenceVerifyCommand() *cobra.Command {
+	var d dataFlags
+	var url, digest string
+	cmd := &cobra.Command{
+		Use:   "verify FILE|SESSION",
+		Short: "Check that no byte of a session's evidence was changed",
+		Long: `Check a manifest and every file it names against their digests. Nothing is asked
+of GitHub.
+
+FILE is what inspect evidence export has written, or a manifest whose files lie
+beside it under their names or their digests. SESSION is the id of a session, or
+the beginning of it; its receipt says what the manifest has to be. The exit status
+is 1 if something is not as it should be, and 3 if that cannot be found out.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b, closing, err := openEvidence(cmd.Context(), d, url, args[0])
+			if err != nil {
+				return unread(err)
+			}
+			defer closing()
+			if digest = strings.TrimPrefix(digest, "sha256:"); digest != "" {
+				b.digest = digest
+			}
+			return verifyEvidence(cmd.OutOrStdout(), b)
+		},
+	}
+	d.flags(cmd.Flags())
+	cmd.Flags().StringVar(&url, "evidence-url", "", "where evidence is kept (default: in the data directory)")
+	cmd.Flags().StringVar(&digest, "digest", "", "what the manifest's SHA-256 has to be, as in a receipt")
+	return withEnvironment(cmd)
+}
+
+func verifyEvidence(out io.Writer, b bundle) error {
+	m, wrong, err := evidence.Verify(b.manifest, b.digest, b.found)
+	if err != nil {
+		return unread(err)
+	}
+	for _, w := range wrong {
+		fmt.Fprintln(out, w)
+	}
+	if len(wrong) > 0 {
+		return errEvidence
+	}
+	sum, err := evidence.SumOf(strings.NewReader(string(b.manifest)))
+	if err != nil {
+		return err
+	}
+	how := "as the receipt says"
+	if b.digest == "" {
+		how = "compare it with the receipt"
+	}
+	fmt.Fprintf(out, "session %s: %d files are what the manifest says; manifest sha256:%s (%s)\n", m.Session, len(m.Files), sum.SHA256, how)
+	return nil
+}
+
+var sessionName = regexp.MustCompile(`^[a-z2-7]{1,10}$`)
+
+// openEvidence finds evidence by the name of a file or of a session.
+func openEvidence(ctx context.Context, d dataFlags, url, name string) (bundle, func(), error) {
+	nothing := func() {}
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) && sessionName.MatchString(name) {
+		return sessionEvidence(ctx, d, url, name)
+	}
+	if err != nil {
+		return bundle{}, nothing, err
+	}
+	defer f.Close()
+	b, err := tarEvidence(f)
+	if err == nil {
+		return b, nothing, nil
+	}
+	if !errors.Is(err, tar.ErrHeader) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return b, nothing, fmt.Errorf("read %s: %w", name, err)
+	}
+	b, err = besideEvidence(name)
+	return b, nothing, err
+}
+
+// maxManifest bounds a manifest, in bytes.
+const maxManifest = 128 << 20
+
+// tarEvidence reads what export has written, once from its beginning to its end.
+func tarEvidence(r io.Reader) (bundle, error) {
+	b := bundle{}
+	sums := map[string]evidence.Sum{}
+	for t := tar.NewReader(r); ; {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) && b.manifest != nil {
+			break
+		}
+		if err != nil {
+			return b, err
+		}
+		switch h.Name {
+		case publish.FileManifest:
+			b.manifest, err = io.ReadAll(io.LimitReader(t, maxManifest))
+		case fileReceipt:
+			var rc scheduler.Receipt
+			if err = json.NewDecoder(io.LimitReader(t, 1<<20)).Decode(&rc); err == nil {
+				b.digest = rc.Evidence
+			}
+		default:
+			sums[h.Name], err = evidence.SumOf(t)
+		}
+		if err != nil {
+			return b, fmt.Errorf("%s: %w", h.Name, err)
+		}
+	}
+	b.found = func(f evidence.File) (evidence.Sum, error) {
+		s, ok := sums[f.Name]
+		if !ok {
+			return s, evidence.ErrAbsent
+		}
+		return s, nil
+	}
+	return b, nil
+}
+
+// besideEvidence reads a manifest whose files lie beside it.
+func besideEvidence(name string) (bundle, error) {
+	b := bundle{}
+	body, err := os.ReadFile(name)
+	if err != nil {
+		return b, err
+	}
+	root, err := os.OpenRoot(filepath.Dir(name))
+	if err != nil {
+		return b, err
+	}
+	b.manifest = body
+	b.found = func(f evidence.File) (evidence.Sum, error) {
+		for _, n := range []string{f.Name, f.SHA256, filepath.Join("..", f.SHA256)} {
+			if r, err := root.Open(n); err == nil {
+				defer r.Close()
+				return evidence.SumOf(r)
+			}
+		}
+		return evidence.Sum{}, evidence.ErrAbsent
+	}
+	return b, nil
+}
+
+// evidenceStore opens the store of evidence.
+func evidenceStore(ctx context.Context, d dataFlags, url string) (*storage.Blobs, error) {
+	if url == "" {
+		dir, err := filepath.Abs(filepath.Join(d.data, "evidence"))
+		if err != nil {
+			return nil, usagef("--data: %w", err)
+		}
+		if _, err := os.Stat(dir); err != nil {
+			return nil, fmt.Errorf("there is no evidence in %s (%w): give the --data or the --evidence-url of the server that runs", d.data, err)
+		}
+		url = fileURL(dir)
+	}
+	return storage.OpenBlobs(ctx, url)
+}
+
+// sessionEvidence reads a session's evidence where it is kept.
+func sessionEvidence(ctx context.Context, d dataFlags, url, name string) (bundle, func(), error) {
+	nothing := func() {}
+	db, err := openDatabase(ctx, d)
+	if err != nil {
+		return bundle{}, nothing, err
+	}
+	blobs, err := evidenceStore(ctx, d, url)
+	if err != nil {
+		db.Close()
+		return bundle{}, nothing, err
+	}
+	closing := func() { blobs.Close(); db.Close() }
+	b, _, err := readEvidence(ctx, db, blobs, name)
+	if err != nil {
+		closing()
+		return bundle{}, nothing, err
+	}
+	return b, closing, nil
+}
+
+func readEvidence(ctx context.Context, db *storage.DB, blobs *storage.Blobs, name string) (bundle, storage.Session, error) {
+	var b bundle
+	id, err := findSession(ctx, db, name)
+	if err != nil {
+		return b, storage.Session{}, err
+	}
+	s, err := db.Q().PublishSession(ctx, id)
+	if err != nil {
+		return b, s, fmt.Errorf("read session %s: %w", id, err)
+	}
+	row, err := db.Q().EvidenceFile(ctx, storage.EvidenceFileParams{SessionID: id, Name: publish.FileManifest})
+	if storage.IsMissing(err) {
+		return b, s, fmt.Errorf("session %s has no evidence yet: it is written when the session ends or waits for an approval", id)
+	}
+	if err != nil {
+		return b, s, err
+	}
+	b.digest = row.Sha256
+	if s.Receipt.Valid {
+		var rc scheduler.Receipt
+		if err := json.Unmarshal(s.Receipt.RawMessage, &rc); err != nil {
+			return b, s, fmt.Errorf("read the receipt of session %s: %w", id, err)
+		}
+		b.digest = rc.Evidence
+	}
+	r, err := blobs.Get(ctx, id, b.digest)
+	if err != nil {
+		return b, s, fmt.Errorf("read the manifest of session %s: %w", id, err)
+	}
+	defer r.Close()
+	if b.manifest, err = readChanged(r, maxManifest); err != nil {
+		return b, s, fmt.Errorf("read the manifest of session %s: %w", id, err)
+	}
+	b.found = func(f evidence.File) (evidence.Sum, error) {
+		r, err := blobs.Get(ctx, id, f.SHA256)
+		if errors.Is(err, storage.ErrBlobMissing) || errors.Is(err, storage.ErrBlobName) {
+			return evidence.Sum{}, evidence.ErrAbsent
+		}
+		if err != nil {
+			return evidence.Sum{}, err
+		}
+		defer r.Close()
+		sum, err := evidence.SumOf(r)
+		if errors.Is(err, storage.ErrBlobMismatch) {
+			err = nil // the sum says so
+		}
+		return sum, err
+	}
+	return b, s, nil
+}
+
+// readChanged reads what may not be what its name says: that is found later.
+func readChanged(r io.Reader, most int64) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(r, most))
+	if errors.Is(err, storage.ErrBlobMismatch) {
+		err = nil
+	}
+	return body, err
+}
+
+// fileReceipt is the receipt in an export.
+const fileReceipt = "receipt.json"
+
+func evidenceExportCommand() *cobra.Command {
+	var d dataFlags
+	var url, output string
+	cmd := &cobra.Command{
+		Use:   "export SESSION",
+		Short: "Write a session's manifest, receipt and files as a tar archive",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			db, err := openDatabase(cmd.Context(), d)
+			if err != nil {
+				return unread(err)
+			}
+			defer db.Close()
+			blobs, err := evidenceStore(cmd.Context(), d, url)
+			if err != nil {
+				return unread(err)
+			}
+			defer blobs.Close()
+			if output == "" {
+				return exportEvidence(cmd.Context(), cmd.OutOrStdout(), db, blobs, args[0])
+			}
+			f, err := os.OpenFile(output, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+			if err != nil {
+				return err
+			}
+			return errors.Join(exportEvidence(cmd.Context(), f, db, blobs, args[0]), f.Close())
+		},
+	}
+	d.flags(cmd.Flags())
+	cmd.Flags().StringVar(&url, "evidence-url", "", "where evidence is kept (default: in the data directory)")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "the file to write, which must not exist (default: standard output)")
+	return withEnvironment(cmd)
+}
+
+func exportEvidence(ctx context.Context, out io.Writer, db *storage.DB, blobs *storage.Blobs, name string) error {
+	b, s, err := readEvidence(ctx, db, blobs, name)
+	if err != nil {
+		return err
+	}
+	var m evidence.Manifest
+	if err := json.Unmarshal(b.manifest, &m); err != nil {
+		return fmt.Errorf("read the manifest of session %s: %w", s.ID, err)
+	}
+	t := tar.NewWriter(out)
+	put := func(name string, n int64, r io.Reader) error {
+		err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: n, ModTime: time.Unix(0, 0), Format: tar.FormatPAX})
+		if err == nil {
+			_, err = io.CopyN(t, r, n)
+		}
+		if err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+		return nil
+	}
+	if err := put(publish.FileManifest, int64(len(b.manifest)), strings.NewReader(string(b.manifest))); err != nil {
+		return err
+	}
+	if s.Receipt.Valid {
+		if err := put(fileReceipt, int64(len(s.Receipt.RawMessage)), strings.NewReader(string(s.Receipt.RawMessage))); err != nil {
+			return err
+		}
+	}
+	for _, f := range m.Files {
+		r, err := blobs.Get(ctx, s.ID, f.SHA256)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", f.Name, err)
+		}
+		err = put(f.Name, f.Bytes, r)
+		r.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return t.Close()
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"inspect/checks/evidence"
+)
+
+// One byte of one file makes the check fail and name that file, in whichever form
+// the evidence is.
+func TestEvidenceVerify(t *testing.T) {
+	files := map[string]string{"change.patch": "diff\n", "verify-unit.out": "ok\n", "odd \n|name": "x"}
+	m := evidence.Manifest{Session: "abcdefghij", Repository: "octocat/hello"}
+	for _, name := range []string{"change.patch", "verify-unit.out", "odd \n|name"} {
+		s, err := evidence.SumOf(strings.NewReader(files[name]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Files = append(m.Files, evidence.File{Name: name, SHA256: s.SHA256, Bytes: s.Bytes})
+	}
+	body, digest, err := m.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	asTar := func(dir string, files map[string]string) string {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		put := func(name, body string) {
+			if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(body)), Format: tar.FormatPAX}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.Write([]byte(body)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put("manifest.json", string(body))
+		put("receipt.json", `{"evidence":"`+digest+`"}`)
+		for n, f := range files {
+			put(n, f)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, "evidence.tar")
+		if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	beside := func(dir string, files map[string]string) string {
+		for n, f := range files {
+			if err := os.WriteFile(filepath.Join(dir, n), []byte(f), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		path := filepath.Join(dir, "manifest.json")
+		if err := os.WriteFile(path, body, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	check := func(path string) (string, error) {
+		b, closing, err := openEvidence(t.Context(), dataFlags{}, "", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closing()
+		var out bytes.Buffer
+		err = verifyEvidence(&out, b)
+		return out.String(), err
+	}
+	for form, write := range map[string]func(string, map[string]string) string{"tar": asTar, "beside": beside} {
+		if out, err := check(write(t.TempDir(), files)); err != nil || !strings.Contains(out, "3 files are what the manifest says") {
+			t.Errorf("%s: %v %s", form, err, out)
+		}
+		for name := range files {
+			changed := map[string]string{}
+			for n, f := range files {
+				changed[n] = f
+			}
+			changed[name] = "y" + files[name][1:]
+			shown := strings.Join(strings.Fields(name), " ")
+			if out, err := check(write(t.TempDir(), changed)); err != errEvidence || !strings.Contains(out, shown+" was changed") || strings.Count(out, "\n") != 1 {
+				t.Errorf("%s, %q changed: %v %s", form, name, err, out)
+			}
+			delete(changed, name)
+			if out, err := check(write(t.TempDir(), changed)); err != errEvidence || !strings.Contains(out, shown+" is missing") {
+				t.Errorf("%s, %q missing: %v %s", form, name, err, out)
+			}
+		}
+	}
+	right := body
+	for at := range right {
+		body = bytes.Clone(right)
+		body[at] ^= 1
+		if at%37 != 0 {
+			continue
+		}
+		if out, err := check(asTar(t.TempDir(), files)); err != errEvidence || !strings.Contains(out, "manifest.json") {
+			t.Fatalf("byte %d of the manifest: %v %s", at, err, out)
+		}
+	}
+}
