@@ -208,3 +208,48 @@ func TestNothingIsPushedWhileSomethingWaits(t *testing.T) {
 	w.exec(`UPDATE approvals SET state = 'void'`)
 	w.deliver(s)
 }
+
+// What verification leaves in doubt waits for a person who did not ask for the
+// work, whatever the configuration says of four eyes; then it is delivered, and the
+// evidence has who accepted it.
+func TestDoubtsWaitForAnother(t *testing.T) {
+	w := newWorld(t)
+	two := strings.ReplaceAll(goTest, "TestAdd", "TestSub") + goTest
+	s := w.session(w.fixed(), func(s *storage.Session, _ *spec.Spec, o *wire.Outcome) {
+		gone := o.Results[0]
+		gone.Stdout = w.put(s.ID, []byte(two))
+		o.Base = &wire.Column{Results: []wire.VerifyResult{gone}}
+	})
+	ask := w.asked(s, "Tests vanish with the change: unit: example/calc TestSub does not run any more.")
+	if len(ask.Asked.Items) != 1 || !policy.NeedsAnother(ask.Asked.Items[0].Reason) {
+		t.Errorf("%+v", ask)
+	}
+	perm, err := w.app.Installation(w.install).Permission(context.Background(), w.githubRepo(), "monalisa")
+	w.ok(err)
+	w.exec(`INSERT INTO session_people (session_id, user_id, login, role) VALUES ($1, $2, 'monalisa', 'started')`, s.ID, perm.UserID)
+	w.approve(s, ask, "monalisa")
+	w.asked(s, "monalisa had a hand in the session since")
+	if p := w.pushes(); len(p) != 0 {
+		t.Fatalf("pushed: %+v", p)
+	}
+	w.approve(s, ask, "octocat")
+	r := w.deliver(s)
+	kept, err := w.p.Kept(context.Background(), s.ID, r.Evidence)
+	w.ok(err)
+	m := kept.Manifest
+	if m.Verdict.Kind != "doubtful" || m.Verdict.Vanished != 1 || len(m.Approvals) != 1 || m.Approvals[0].By != "octocat" || len(m.Base) != 1 || !m.SameTests {
+		t.Errorf("%+v %+v", m.Verdict, m.Approvals)
+	}
+	names := map[string]bool{}
+	for _, f := range m.Files {
+		names[f.Name] = true
+	}
+	for _, want := range []string{FileTests, FileTranscript, "verify-unit.out", "base-unit.out"} {
+		if !names[want] {
+			t.Errorf("there is no %s among %v", want, m.Files)
+		}
+	}
+	if tests := w.file(s.ID, FileTests); !strings.Contains(tests, `"name":"TestSub","outcome":"passed"`) {
+		t.Errorf("tests: %s", tests)
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"inspect/app/approve"
 	"inspect/app/comment"
 	"inspect/app/github"
+	"inspect/app/publish"
+	"inspect/checks/evidence"
 	"inspect/checks/redact"
 	"inspect/checks/render"
 	"inspect/scheduler"
@@ -59,6 +61,14 @@ func (r *Reporter) askingRun(ctx context.Context, st *story, head string) error 
 			continue
 		}
 		run := Asking(st.session.ID, head, r.sessionURL(st.session.ID), r.redacted(approve.One(p)))
+		m, err := r.shown(ctx, st.session.ID)
+		if err != nil {
+			return err
+		}
+		if m != nil {
+			run.Title = redact.Cut("Held back: "+render.Title(*m), render.MaxTitle)
+			run.Summary = redact.Cut(run.Summary+"\n\n"+render.Brief(*m), render.MaxSummary)
+		}
 		step, err := r.steps.Begin(ctx, st.session.ID, 0, "asking-"+p.Digest)
 		if err != nil || step.Done {
 			return err
@@ -78,4 +88,21 @@ func (r *Reporter) askingRun(ctx context.Context, st *story, head string) error 
 		return step.End(ctx, id)
 	}
 	return nil
+}
+
+// shown is what verification showed of a result that is held back; nil: nothing is
+// kept of it.
+func (r *Reporter) shown(ctx context.Context, session string) (*evidence.Manifest, error) {
+	f, err := r.db.Q().EvidenceFile(ctx, storage.EvidenceFileParams{SessionID: session, Name: publish.FileManifest})
+	if storage.IsMissing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for the evidence of session %s: %w", session, err)
+	}
+	kept, err := r.evidence.Kept(ctx, session, f.Sha256)
+	if err != nil {
+		return nil, err
+	}
+	return &kept.Manifest, nil
 }

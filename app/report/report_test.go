@@ -526,3 +526,36 @@ func TestRateLimitSaysWhen(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// Annotations go in batches of fifty; whoever is interrupted between two goes on
+// where GitHub is, and sends none twice.
+func TestAnnotationsInBatches(t *testing.T) {
+	w := newWorld(t)
+	w.report()
+	w.delivered()
+	for i := range 3000 {
+		w.kept.manifest.Checks[0].Findings = append(w.kept.manifest.Checks[0].Findings, evidence.Finding{Path: "a.go", Line: i + 1, Level: "error", Rule: "R😀", Message: strings.Repeat("😀", 500)})
+	}
+	w.kept.manifest.Checks[0].FindingsTotal = 3000
+	_, err := w.server.AddFault(githubd.Fault{Kind: githubd.FaultLost, Method: "PATCH", Path: "/repos/*/*/check-runs/*", Count: 2})
+	w.ok(err)
+	for range 5 {
+		w.reporter()
+		if err = w.r.Report(context.Background(), w.session()); err == nil {
+			break
+		}
+	}
+	w.ok(err)
+	n, err := w.client().CountAnnotations(context.Background(), w.githubRepo(), w.head, id)
+	if err != nil || n != 250 {
+		t.Errorf("%d annotations, %v", n, err)
+	}
+	if c := w.server.Counts(); c.Warnings != 0 || c.Unknown != 0 {
+		t.Errorf("%+v", c)
+	}
+	before := w.writes()
+	w.report()
+	if w.writes() != before {
+		t.Error("something was sent again")
+	}
+}

@@ -36,7 +36,7 @@ type Check struct {
 
 	ended string // how it ended, without its report
 	clean bool   // it ended with exit status 0
-	files []wire.ReportFile
+	torn  bool   // its report does not say which tests there are
 }
 
 // MaxFindings bounds Check.Findings.
@@ -128,7 +128,6 @@ func judgeRun(v wire.VerifyResult, open Opener) (Check, error) {
 		Name: v.Name, Run: v.Run, Report: v.Report, ExitCode: v.ExitCode, Signal: v.Signal,
 		Duration: v.Duration, Runs: 1, Stdout: v.Stdout, Stderr: v.Stderr,
 	}
-	c.files = append(append(c.files, v.Reports...), v.CoverageFiles...)
 	switch {
 	case v.TimedOut:
 		c.ended = "did not end in time"
@@ -149,7 +148,7 @@ func judgeRun(v wire.VerifyResult, open Opener) (Check, error) {
 	if kind == spec.ReportSARIF {
 		c.judgeFindings(r)
 	} else {
-		c.Tests = r.tests()
+		c.Tests, c.torn = r.tests(), r.damage != ""
 		c.judgeTests(r)
 	}
 	return c, nil

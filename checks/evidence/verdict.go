@@ -286,13 +286,16 @@ func (j *Judgement) compare(c *Check) {
 			names[t.Name] = t.String()
 		}
 	}
-	compile := !c.clean && len(has) == 0 // says nothing about single tests
+	silent := c.torn || !c.clean && len(has) == 0 // says nothing about single tests
 	for _, t := range base.Tests.Cases {
-		if t.Name == "" || t.Outcome == TestSkipped || compile {
+		if t.Name == "" || t.Outcome == TestSkipped || silent {
+			continue
+		}
+		now, there := has[t.ID()]
+		if there && now == TestPassed && t.Outcome == TestPassed {
 			continue
 		}
 		name := t.String()
-		now, there := has[t.ID()]
 		switch {
 		case !there:
 			note(&d.Gone, name)

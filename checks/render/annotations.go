@@ -28,8 +28,9 @@ func annotations(m evidence.Manifest) []Annotation {
 		files[f.Path] = f
 	}
 	type ranked struct {
-		Annotation
-		rank int
+		evidence.Finding
+		check string
+		rank  int
 	}
 	var all []ranked
 	for _, c := range m.Checks {
@@ -37,12 +38,12 @@ func annotations(m evidence.Manifest) []Annotation {
 			if f.Path == "" || f.Path != redact.OneLine(f.Path, len(f.Path)) {
 				continue // GitHub could not show it at its file
 			}
-			r := ranked{Annotation: Annotation{Path: f.Path, Line: max(f.Line, 1), Level: "warning"}, rank: 2}
+			r := ranked{f, c.Name, 2}
 			switch f.Level {
 			case "error":
-				r.Level, r.rank = "failure", 1
+				r.rank = 1
 			case "note":
-				r.Level, r.rank = "notice", 3
+				r.rank = 3
 			}
 			if !f.New {
 				r.rank += 10
@@ -50,15 +51,17 @@ func annotations(m evidence.Manifest) []Annotation {
 			if !files[f.Path].Has(f.Line) {
 				r.rank += 100
 			}
-			r.Title = redact.OneLine(c.Name+": "+f.Rule, 200)
-			r.Message = cmp.Or(redact.OneLine(f.Message, 1000), "no words")
 			all = append(all, r)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b ranked) int { return cmp.Compare(a.rank, b.rank) })
+	levels := map[string]string{"error": "failure", "note": "notice"}
 	var out []Annotation
 	for _, r := range all[:min(len(all), maxAnnotations)] {
-		out = append(out, r.Annotation)
+		out = append(out, Annotation{
+			Path: r.Path, Line: max(r.Line, 1), Level: cmp.Or(levels[r.Level], "warning"),
+			Title: redact.OneLine(r.check+": "+r.Rule, 200), Message: cmp.Or(redact.OneLine(r.Message, 1000), "no words"),
+		})
 	}
 	return out
 }

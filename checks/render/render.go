@@ -60,6 +60,15 @@ func CheckRun(m evidence.Manifest, d Delivery) Output {
 	}
 }
 
+// Brief is what verification showed of a result that is not delivered yet.
+func Brief(m evidence.Manifest) string {
+	s := Verdict(m) + table(m)
+	if notes := Notes(m); len(notes) > 0 {
+		s += "**Look twice**\n\n" + list(notes, 12)
+	}
+	return s
+}
+
 // Title is the verdict in one line: what is bad first.
 func Title(m evidence.Manifest) string {
 	v := m.Verdict

@@ -67,8 +67,17 @@ func TestGolden(t *testing.T) {
 	failed.Checks[0].Tests = &evidence.Tests{Passed: 1, Failed: 1, Skipped: 2, Failures: []evidence.Failure{{Package: "example.com/m", Test: "TestHello", Output: "want `hi`\n```\n@octocat\n"}}}
 	failed.Risks = []string{"changes what verification runs: test.sh"}
 	failed.Snapshot.Drift = true
+	doubtful := manifest()
+	doubtful.Verdict = evidence.Verdict{Kind: evidence.Doubtful, Passed: 2, Fixed: 1, Vanished: 2, Doubts: []evidence.Doubt{
+		{Reason: evidence.DoubtVanished, What: "unit: example.com/m TestGone does not run any more"}, {Reason: evidence.DoubtVanished, What: "unit: example.com/m Test|<b>@octocat is skipped now"}},
+		Old: []string{"unit: example.com/m TestOld"}, Notes: []string{"lint: 2 findings that the base does not have"}}
+	doubtful.Approvals = []evidence.Approval{{Kind: "publish", State: "approved", By: "octocat", Words: "Tests vanish with the change."}}
+	doubtful.Base = []evidence.Check{{Name: "unit", Words: "1 of 4 tests failed", ExitCode: 1}}
+	doubtful.BaseTests = []evidence.Check{{Name: "unit", Words: "1 of 4 tests failed", ExitCode: 1}}
+	doubtful.Compared = []evidence.Compared{{Name: "unit", Gone: []string{"example.com/m TestGone"}, Skipped: []string{"example.com/m Test|<b>@octocat"}, Old: []string{"example.com/m TestOld"}, Fixed: []string{"example.com/m TestHello"}}}
+	doubtful.Checks[0].Coverage, doubtful.Checks[0].FindingsTotal = &evidence.Coverage{Lines: 12, Covered: 9}, 3
 	failed.Change.Withheld = []string{".github/workflows/ci.yml"}
-	for name, m := range map[string]evidence.Manifest{"passed": manifest(), "failed": failed, "agent": agent()} {
+	for name, m := range map[string]evidence.Manifest{"passed": manifest(), "failed": failed, "agent": agent(), "doubtful": doubtful} {
 		o := CheckRun(m, delivery())
 		got := o.Title + "\n\n--- summary\n" + o.Summary + "\n--- text\n" + o.Text
 		path := filepath.Join("testdata", name+".md")
@@ -93,31 +102,96 @@ func TestLimits(t *testing.T) {
 	for i := range 3000 {
 		m.Change.Files = append(m.Change.Files, evidence.ChangedFile{Path: strings.Repeat("日😀", 60) + fmt.Sprintf("|\n`%d", i)})
 		m.Files = append(m.Files, evidence.File{Name: strings.Repeat("😀", 100), SHA256: strings.Repeat("9", 64)})
-		m.Checks = append(m.Checks, evidence.Check{Name: "n", Run: strings.Repeat("😀", 2000), Words: "exit status 1"})
+		m.Checks[0].Findings = append(m.Checks[0].Findings, evidence.Finding{Path: "a/b.go", Line: i, Level: "error", Rule: strings.Repeat("😀", 400), Message: strings.Repeat("😀", 4000)})
+		if i >= 50 {
+			continue
+		}
+		m.Checks = append(m.Checks, evidence.Check{Name: "n", Run: strings.Repeat("😀", 2000), Words: "exit status 1", Flaky: []string{strings.Repeat("😀|\n", 500)}})
+		m.Verdict.Doubts = append(m.Verdict.Doubts, evidence.Doubt{What: strings.Repeat("😀`|\n", 300)})
+		m.Verdict.Old = append(m.Verdict.Old, strings.Repeat("@octocat <details>", 300))
+		m.Verdict.Notes = append(m.Verdict.Notes, strings.Repeat("😀", 300))
 	}
+	m.Checks[0].FindingsTotal = 3000
 	for i := range evidence.MaxRefused {
 		m.Egress.Declared = append(m.Egress.Declared, strings.Repeat("d", 250))
 		m.Egress.Refused = append(m.Egress.Refused, evidence.Refused{Host: strings.Repeat("😀", 4000), Port: 443, Command: strings.Repeat("`|", 4000), Reason: strings.Repeat("`|", 4000), Count: 1, Noise: i%2 == 0})
 		m.Environment.Services = append(m.Environment.Services, strings.Repeat("s", 4000))
 	}
 	m.Model = evidence.Model{Name: strings.Repeat("m|", 4000), Calls: 1, PricesAsOf: strings.Repeat("|", 4000)}
-	var failures []evidence.Failure
-	for range 200 {
-		failures = append(failures, evidence.Failure{Package: "p", Test: "T", Output: strings.Repeat("````\n😀", 400)})
-	}
-	m.Checks[0].Tests = &evidence.Tests{Failed: 10000, Failures: failures}
 	m.Change.Withheld = []string{"a|b", "c\nd"}
-	o := CheckRun(m, delivery())
-	for name, c := range map[string]struct {
-		text string
-		max  int
-	}{"title": {o.Title, MaxTitle}, "summary": {o.Summary, MaxSummary}, "text": {o.Text, MaxText}} {
-		if len(c.text) > c.max || !utf8.ValidString(c.text) {
-			t.Errorf("%s: %d bytes, valid %v", name, len(c.text), utf8.ValidString(c.text))
+	for _, output := range []string{strings.Repeat("````\n😀", 400), strings.Repeat("`", 4000), strings.Repeat("</details>\n```\n~~~\n<details>", 150), strings.Repeat("😀", 1000)} {
+		var failures []evidence.Failure
+		for range 200 {
+			failures = append(failures, evidence.Failure{Package: "p|\n", Test: "T </summary>", Output: output})
+		}
+		m.Checks[0].Tests = &evidence.Tests{Failed: 10000, Failures: failures}
+		for lead := range 2 { // wherever the limit falls
+			m.Checks[0].Run = strings.Repeat("x", lead*13)
+			o := CheckRun(m, delivery())
+			for name, c := range map[string]struct {
+				text string
+				max  int
+			}{"title": {o.Title, MaxTitle}, "summary": {o.Summary, MaxSummary}, "text": {o.Text, MaxText}} {
+				if len(c.text) > c.max || !utf8.ValidString(c.text) {
+					t.Errorf("%s: %d bytes, valid %v", name, len(c.text), utf8.ValidString(c.text))
+				}
+				if open := left(c.text); open != "" {
+					t.Errorf("%s leaves open: %s", name, open)
+				}
+			}
+			if len(o.Annotations) != maxAnnotations || !strings.Contains(o.Summary, `n\: 1 test failed and passed`) {
+				t.Errorf("%d annotations", len(o.Annotations))
+			}
 		}
 	}
-	if strings.Count(o.Text, "<details>") != strings.Count(o.Text, "</details>") {
-		t.Error("a fold is left open")
+}
+
+// left says what a text leaves open, read as GitHub reads it: line by line, a
+// fence ends with as many ticks.
+func left(text string) string {
+	fence, folds := "", 0
+	for _, line := range strings.Split(text, "\n") {
+		ticks := line[:len(line)-len(strings.TrimLeft(line, "`"))]
+		switch {
+		case fence != "":
+			if len(ticks) >= len(fence) && ticks == line {
+				fence = ""
+			}
+		case len(ticks) >= 3:
+			fence = ticks
+		default:
+			folds += strings.Count(line, "<details>") - strings.Count(line, "</details>")
+		}
+	}
+	switch {
+	case fence != "":
+		return "a fence of " + fmt.Sprint(len(fence))
+	case folds != 0:
+		return fmt.Sprint(folds, " folds")
+	}
+	return ""
+}
+
+// Findings on changed lines come first, then what is new, then what is worst.
+func TestAnnotations(t *testing.T) {
+	m := manifest()
+	m.Change.Files[0].Lines = evidence.Ranges([]int{3, 4, 5, 9})
+	m.Checks[0].Findings = []evidence.Finding{
+		{Path: "other.go", Line: 1, Level: "error", Rule: "worst", Message: "m", New: true},
+		{Path: "greet.go", Line: 9, Level: "note", Rule: "changed", Message: "@octocat\nfixes #1", New: true},
+		{Path: "greet.go", Line: 4, Level: "error", Rule: "first", New: true}, {Path: "greet.go", Line: 6, Level: "warning", Rule: "beside", Message: "m"},
+		{Level: "error", Rule: "nowhere", Message: "m"}, {Path: "a\nb|.go", Level: "error", Rule: "odd", Message: "m"}, {Path: "whole.go", Level: "warning", Rule: "file", Message: "m"},
+	}
+	var got []string
+	for _, a := range annotations(m) {
+		got = append(got, fmt.Sprintf("%s:%d %s %s", a.Path, a.Line, a.Level, a.Title))
+		if a.Message == "" || strings.ContainsAny(a.Message, "\n") || strings.Contains(a.Message, "@octocat") {
+			t.Errorf("message %q", a.Message)
+		}
+	}
+	want := []string{"greet.go:4 failure unit: first", "greet.go:9 notice unit: changed", "other.go:1 failure unit: worst", "greet.go:6 warning unit: beside", "whole.go:1 warning unit: file"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
 	}
 }
 
