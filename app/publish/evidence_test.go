@@ -65,7 +65,7 @@ func TestKeepFailedWork(t *testing.T) {
 	w.exec(`UPDATE sessions SET outcome = NULL WHERE id = $1`, none.ID)
 	w.exec(`DELETE FROM bundles WHERE session_id = $1`, none.ID)
 	kept, err = w.p.Keep(context.Background(), none)
-	if err != nil || len(kept.Manifest.Files) != 0 {
+	if err != nil || len(kept.Manifest.Files) != 1 || kept.Manifest.Files[0].Name != FileTranscript {
 		t.Errorf("%+v %v", kept, err)
 	}
 	if p := w.pushes(); len(p) != 0 {
