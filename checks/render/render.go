@@ -232,6 +232,11 @@ func Notes(m evidence.Manifest) []string {
 			out = append(out, fmt.Sprintf("%s: %s on the base as well: %s", c.Name, Count(n, "test fails", "tests fail"), strings.Join(c.Still[:min(n, 3)], ", ")))
 		}
 	}
+	for _, a := range m.Approvals {
+		if a.Kind == "publish" && a.State == "approved" {
+			out = append(out, "held back until "+a.By+" allowed it: "+a.Words)
+		}
+	}
 	out = append(out, m.Verdict.Notes...)
 	out = append(out, m.Risks...)
 	for _, c := range m.Checks {
