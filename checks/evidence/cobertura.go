@@ -8,9 +8,12 @@ import (
 	"strconv"
 )
 
+// maxCoberturaDepth is enough for the conditions of a line of a method.
+const maxCoberturaDepth = 16
+
 // readCobertura reads Cobertura's XML: the lines of each class with a file name.
 func readCobertura(name string, body []byte, p *profile) {
-	if why := badXML(body); why != "" {
+	if why := badXML(body, maxCoberturaDepth); why != "" {
 		p.broken("%s %s", name, why)
 		return
 	}

@@ -14,17 +14,17 @@ import (
 	"inspect/checks/redact"
 )
 
-// Bounds of XML. The library keeps the text of each element once for every
-// element around it.
-const (
-	maxXMLDepth    = 10
-	maxXMLElements = 10 * maxCases
-)
+// maxJUnitDepth bounds how deep elements are nested: the library keeps the text of
+// each once for every element around it.
+const maxJUnitDepth = 10
+
+// maxXMLElements of a document are read.
+const maxXMLElements = 10 * maxCases
 
 // readJUnit reads the XML that pytest, Maven, Jest, mocha, cargo-nextest and many
 // others write.
 func readJUnit(name string, body []byte, r *report) {
-	if why := badXML(body); why != "" {
+	if why := badXML(body, maxJUnitDepth); why != "" {
 		r.broken("%s %s", name, why)
 		return
 	}
@@ -72,7 +72,7 @@ func junitSuite(s junit.Suite, above string, r *report) {
 
 // badXML says what is wrong with a document before a reader that builds a tree of
 // it gets it; empty if nothing is.
-func badXML(body []byte) string {
+func badXML(body []byte, deepest int) string {
 	d := xml.NewDecoder(bytes.NewReader(body))
 	depth, elements := 0, 0
 	for {
@@ -95,7 +95,7 @@ func badXML(body []byte) string {
 				return "declares entities, which no report needs"
 			}
 		case xml.StartElement:
-			if depth++; depth > maxXMLDepth {
+			if depth++; depth > deepest {
 				return "nests its elements deeper than any report"
 			}
 			if elements++; elements > maxXMLElements {

@@ -250,7 +250,7 @@ func TestCoverage(t *testing.T) {
 	added := []Added{{Path: "pkg/a.go", Lines: []int{3, 4, 5, 9}}, {Path: "README.md", Lines: []int{1}}}
 	files := map[string]string{
 		"go":        "mode: set\nexample.com/m/pkg/a.go:3.10,4.2 1 1\nexample.com/m/pkg/a.go:9.1,9.9 1 0\nexample.com/m/other/a.go:1.1,99.9 1 1\n",
-		"cobertura": `<?xml version="1.0"?><!DOCTYPE coverage SYSTEM "http://cobertura.sourceforge.net/xml/coverage-04.dtd"><coverage><packages><package><classes><class filename="pkg/a.go"><lines><line number="3" hits="2"/><line number="4" hits="1"/><line number="9" hits="0"/></lines></class></classes></package></packages></coverage>`,
+		"cobertura": `<?xml version="1.0"?><!DOCTYPE coverage SYSTEM "http://cobertura.sourceforge.net/xml/coverage-04.dtd"><coverage><packages><package><classes><class filename="pkg/a.go"><methods><method name="m"><lines><line number="3" hits="0"><conditions><condition number="0" type="jump" coverage="0%"/></conditions></line></lines></method></methods><lines><line number="3" hits="2"/><line number="4" hits="1"/><line number="9" hits="0"/></lines></class></classes></package></packages></coverage>`,
 		"lcov":      "TN:\nSF:/workspace/pkg/a.go\nDA:3,1\nDA:4,8,abc\nDA:9,0\nDA:x,1\nend_of_record\nDA:5,1\n",
 	}
 	for kind, body := range files {

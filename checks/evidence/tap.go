@@ -16,6 +16,9 @@ var (
 	tapDuration = regexp.MustCompile(`^duration_ms:[ \t]*([0-9.]+)`)
 )
 
+// maxSubtests bounds how deep subtests are nested.
+const maxSubtests = 10
+
 // readTAP reads the Test Anything Protocol in its versions 12 to 14, subtests
 // indented as node and perl write them included. An error is the reader's.
 func readTAP(from io.Reader, r *report) error {
@@ -71,7 +74,7 @@ func (p *tapReader) line(text string) {
 	case m != nil && indent%4 == 0:
 		p.flush()
 		p.point(depth, m[1] == "ok", m[2], m[3])
-	case indent%4 == 0 && strings.HasPrefix(body, "# Subtest: ") && depth < maxXMLDepth:
+	case indent%4 == 0 && strings.HasPrefix(body, "# Subtest: ") && depth < maxSubtests:
 		p.flush()
 		for len(p.names) <= depth {
 			p.names = append(p.names, "")
