@@ -50,9 +50,7 @@ func ScriptFiles(entries []Entry) (out []Entry) {
 func replaced(c Change, verify []string) []string {
 	commands := slices.Clone(verify)
 	for _, p := range slices.Sorted(maps.Keys(c.Scripts)) {
-		for _, line := range scriptsOf(c.Scripts[p].Old) {
-			commands = append(commands, line)
-		}
+		commands = append(commands, scriptsOf(c.Scripts[p].Old)...)
 	}
 	var out []string
 	for _, e := range c.Entries {

@@ -26,8 +26,9 @@ func readGoTest(from io.Reader, r *report) error {
 	}
 	for _, name := range exec.Packages() {
 		p := exec.Package(name)
+		cached := strings.Contains(packageOutput(p), "\t(cached)")
 		for _, t := range p.Passed {
-			r.add(Case{Suite: name, Name: t.Test.Name(), Outcome: TestPassed, Duration: t.Elapsed})
+			r.add(Case{Suite: name, Name: t.Test.Name(), Outcome: TestPassed, Duration: t.Elapsed, cached: cached})
 		}
 		for _, t := range p.Skipped {
 			r.add(Case{Suite: name, Name: t.Test.Name(), Outcome: TestSkipped, Duration: t.Elapsed})

@@ -44,7 +44,8 @@ func TestJudge(t *testing.T) {
 	long := `{"Action":"output","Package":"a","Test":"TestX","Output":"` + strings.Repeat("x", 200<<10) + "\"}\n"
 	files := map[string]string{
 		"pass": passing, "fail": failing, "none": `{"Action":"start","Package":"a"}` + "\n" + `{"Action":"pass","Package":"a"}` + "\n",
-		"slow": strings.Replace(passing, `"Elapsed":0.01`, `"Elapsed":5`, 1), "text": "ok  \ta\t0.1s\n", "empty": "", "cut": passing[:len(passing)/2], "long": strings.Replace(passing, "{\"Action\":\"pass\",\"Package\":\"a\",\"Test\"", long+"{\"Action\":\"pass\",\"Package\":\"a\",\"Test\"", 1),
+		"cached": strings.Replace(strings.Replace(passing, `"Elapsed":0.01`, `"Elapsed":5`, 1), `{"Action":"pass","Package":"a","Elapsed"`, `{"Action":"output","Package":"a","Output":"ok  \ta\t(cached)\n"}`+"\n"+`{"Action":"pass","Package":"a","Elapsed"`, 1),
+		"slow":   strings.Replace(passing, `"Elapsed":0.01`, `"Elapsed":5`, 1), "text": "ok  \ta\t0.1s\n", "empty": "", "cut": passing[:len(passing)/2], "long": strings.Replace(passing, "{\"Action\":\"pass\",\"Package\":\"a\",\"Test\"", long+"{\"Action\":\"pass\",\"Package\":\"a\",\"Test\"", 1),
 		"noise": "downloading…\n" + passing + "FAIL\nexit status 1\n{not json}\n\x00\xff\n",
 		"build": `{"ImportPath":"a","Action":"build-fail"}` + "\n" + `{"Action":"fail","Package":"a","Elapsed":0,"FailedBuild":"a"}` + "\n",
 	}
@@ -73,6 +74,7 @@ func TestJudge(t *testing.T) {
 		{"exit 0", wire.VerifyResult{Report: "exit"}, true, "exit status 0", Passed, 1, 0},
 		{"exit 3", wire.VerifyResult{Report: "exit", ExitCode: 3}, false, "exit status 3", Failed, 0, 1},
 		{"killed", wire.VerifyResult{Report: "exit", ExitCode: -1, Signal: "SIGKILL"}, false, "was ended by SIGKILL", Failed, 0, 1},
+		{"report of another time", wire.VerifyResult{Report: "gotest", Stdout: "cached", Duration: time.Second}, true, "1 test passed, 1 skipped", Passed, 1, 0},
 		{"report of longer than it ran", wire.VerifyResult{Report: "gotest", Stdout: "slow", Duration: time.Second}, false, "says that a TestX took 5s, but the whole command ran 1s", Doubtful, 1, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -46,6 +46,7 @@ type Case struct {
 	Outcome  Outcome       `json:"outcome"`
 	Duration time.Duration `json:"duration,omitempty"`
 	output   string        // of a failed one
+	cached   bool          // it ran another time, and so did its duration
 }
 
 // String is the identity as people are shown it.
@@ -91,6 +92,7 @@ func (r *report) add(c Case) {
 	}
 	if i, ok := r.at[c.ID()]; ok {
 		have := &r.cases[i]
+		have.cached = have.cached || c.cached
 		have.Duration += c.Duration
 		switch {
 		case c.Outcome == TestFailed && have.Outcome != TestFailed:

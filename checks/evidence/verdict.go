@@ -347,11 +347,13 @@ func (c *Check) tooFast(base *Check) {
 	}
 	took := map[ID]time.Duration{}
 	for _, t := range base.Tests.Cases {
-		took[t.ID()] = t.Duration
+		if !t.cached {
+			took[t.ID()] = t.Duration
+		}
 	}
 	var before, now time.Duration
 	for _, t := range c.Tests.Cases {
-		if d, was := took[t.ID()]; was && t.Outcome == TestPassed {
+		if d, was := took[t.ID()]; was && t.Outcome == TestPassed && !t.cached {
 			before, now = before+d, now+t.Duration
 		}
 	}
