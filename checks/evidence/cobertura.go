@@ -8,12 +8,15 @@ import (
 	"strconv"
 )
 
-// maxCoberturaDepth is enough for the conditions of a line of a method.
-const maxCoberturaDepth = 16
+// Bounds of a document. The depth is enough for the conditions of a line of a method.
+const (
+	maxCoberturaDepth    = 16
+	maxCoberturaElements = 2 * maxCovered
+)
 
 // readCobertura reads Cobertura's XML: the lines of each class with a file name.
 func readCobertura(name string, body []byte, p *profile) {
-	if why := badXML(body, maxCoberturaDepth); why != "" {
+	if why := badXML(body, maxCoberturaDepth, maxCoberturaElements); why != "" {
 		p.broken("%s %s", name, why)
 		return
 	}

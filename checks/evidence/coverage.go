@@ -23,8 +23,11 @@ type Added struct {
 	Lines []int
 }
 
-// maxCovered bounds the lines of all coverage files of a command.
-const maxCovered = 5_000_000
+// Bounds of all coverage files of a command.
+const (
+	maxCovered      = 5_000_000 // lines
+	maxCoveredFiles = 200_000   // files of the repository
+)
 
 // profile says of lines that can run whether one did, by the name of the file as
 // the tool has it.
@@ -50,6 +53,10 @@ func (p *profile) mark(file string, line int, covered bool) {
 	}
 	m := p.files[file]
 	if m == nil {
+		if len(p.files) == maxCoveredFiles {
+			p.broken("they name more than %d files", maxCoveredFiles)
+			return
+		}
 		m = map[int]bool{}
 		p.files[file] = m
 	}

@@ -18,13 +18,13 @@ import (
 // each once for every element around it.
 const maxJUnitDepth = 10
 
-// maxXMLElements of a document are read.
-const maxXMLElements = 10 * maxCases
+// maxJUnitElements of a document are read: the library makes a tree of them.
+const maxJUnitElements = 3 * maxCases
 
 // readJUnit reads the XML that pytest, Maven, Jest, mocha, cargo-nextest and many
 // others write.
 func readJUnit(name string, body []byte, r *report) {
-	if why := badXML(body, maxJUnitDepth); why != "" {
+	if why := badXML(body, maxJUnitDepth, maxJUnitElements); why != "" {
 		r.broken("%s %s", name, why)
 		return
 	}
@@ -70,9 +70,9 @@ func junitSuite(s junit.Suite, above string, r *report) {
 	}
 }
 
-// badXML says what is wrong with a document before a reader that builds a tree of
-// it gets it; empty if nothing is.
-func badXML(body []byte, deepest int) string {
+// badXML says what is wrong with a document before a reader gets it that an
+// enemy's could hurt; empty if nothing is.
+func badXML(body []byte, deepest, most int) string {
 	d := xml.NewDecoder(bytes.NewReader(body))
 	depth, elements := 0, 0
 	for {
@@ -98,7 +98,7 @@ func badXML(body []byte, deepest int) string {
 			if depth++; depth > deepest {
 				return "nests its elements deeper than any report"
 			}
-			if elements++; elements > maxXMLElements {
+			if elements++; elements > most {
 				return "has too many elements"
 			}
 			if len(t.Attr) > 100 {

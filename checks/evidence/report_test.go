@@ -275,6 +275,47 @@ func TestCoverage(t *testing.T) {
 	}
 }
 
+// Files within their size that would cost a reader minutes, or gigabytes.
+func TestCostlyFiles(t *testing.T) {
+	for name, body := range map[string]string{
+		"go: lines at the end of all numbers": "mode: set\na.go:9223372036854775800.1,9223372036854775807.1 1 1\n",
+		"go: blocks over one another":         "mode: set\n" + blocks(maxBlocks/maxBlockLines+1),
+		"lcov: files":                         tracefiles(maxCoveredFiles + 1),
+	} {
+		kind, _, _ := strings.Cut(name, ":")
+		v := wire.VerifyResult{Coverage: kind + ":x", CoverageFiles: []wire.ReportFile{{Path: "x", SHA256: "f"}}}
+		c, err := readCoverage(v, nil, opener(map[string]string{"f": body}))
+		if err != nil || strings.HasSuffix(name, "numbers") == (c.Damage != "") {
+			t.Errorf("%s: %v %+v", name, err, c)
+		}
+	}
+	r := &report{}
+	readSARIF("r", []byte(`{"version":"2.1.0","runs":[{"results":[`+strings.Repeat("{},", maxSARIFObjects)+`{}]}]}`), r)
+	if !strings.Contains(r.damage, "objects") {
+		t.Errorf("%q, %d findings", r.damage, len(r.findings))
+	}
+	if r := junitOf("<testsuite>" + strings.Repeat("<testcase/>", maxJUnitElements) + "</testsuite>"); !strings.Contains(r.damage, "too many elements") {
+		t.Errorf("%q", r.damage)
+	}
+}
+
+// blocks of a Go profile, each as long as one may be, all over one another.
+func blocks(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "a.go:1.%d,%d.1 1 1\n", i+1, maxBlockLines)
+	}
+	return b.String()
+}
+
+func tracefiles(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "SF:f%d\nDA:1,1\n", i)
+	}
+	return b.String()
+}
+
 // Nothing that a file holds may do more than damage its own report.
 func FuzzReports(f *testing.F) {
 	for kind := range byte(7) {
