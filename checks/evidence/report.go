@@ -47,6 +47,7 @@ type Case struct {
 	Duration time.Duration `json:"duration,omitempty"`
 	output   string        // of a failed one
 	cached   bool          // it ran another time, and so did its duration
+	times    int           // the report has it so often, those left out that were skipped
 }
 
 // String is the identity as people are shown it.
@@ -90,10 +91,14 @@ func (r *report) add(c Case) {
 	if r.at == nil {
 		r.at = map[ID]int{}
 	}
+	if c.Outcome != TestSkipped {
+		c.times = 1
+	}
 	if i, ok := r.at[c.ID()]; ok {
 		have := &r.cases[i]
 		have.cached = have.cached || c.cached
 		have.Duration += c.Duration
+		have.times += c.times
 		switch {
 		case c.Outcome == TestFailed && have.Outcome != TestFailed:
 			have.Outcome, have.output = TestFailed, c.output

@@ -34,8 +34,8 @@ type Verdict struct {
 	// Doubts are what a person who did not ask for the work has to accept, most
 	// important first, at most maxNamed of each reason.
 	Doubts []Doubt `json:"doubts,omitempty"`
-	// Old are what the base's own commands show over the result that the base does
-	// not: the change has changed what is expected, at most maxNamed.
+	// Old are what fails of the base's own tests over the result and is not what
+	// fails of it: the change has changed what is expected, at most maxNamed.
 	Old []string `json:"old,omitempty"`
 	// Notes are what a reviewer should know besides.
 	Notes []string `json:"notes,omitempty"`
@@ -61,13 +61,13 @@ const maxNamed = 1_000
 type Compared struct {
 	Name string `json:"name"`
 	// Tests by name, at most maxNamed of each; the numbers in Verdict are of all.
-	Fixed   []string `json:"fixed,omitempty"`   // fail on the base and pass now
+	Fixed   []string `json:"fixed,omitempty"`   // fail on the base and pass now, and not only because something else is expected
 	Broken  []string `json:"broken,omitempty"`  // pass on the base and fail now
 	Still   []string `json:"still,omitempty"`   // fail on both
 	Gone    []string `json:"gone,omitempty"`    // ran on the base and do not any more
 	Skipped []string `json:"skipped,omitempty"` // ran on the base and are skipped now
 	New     []string `json:"new,omitempty"`
-	Old     []string `json:"old,omitempty"` // of the base's tests: pass on the base and fail over the result
+	Old     []string `json:"old,omitempty"` // of the base's tests: fail over the result, and passed on the base or pass as they are now
 }
 
 // Judgement is what came of verification.
@@ -134,14 +134,14 @@ type ColumnTests struct {
 
 // Tests are all tests of the commands that have some.
 func (j *Judgement) Tests() (out []ColumnTests) {
-	cases := func(checks []Check, name string) []Case {
+	of := func(checks []Check, name string) []Case {
 		if c := find(checks, name); c != nil && c.Tests != nil {
 			return c.Tests.Cases
 		}
 		return nil
 	}
 	for _, c := range j.Checks {
-		t := ColumnTests{c.Name, cases(j.Checks, c.Name), cases(j.Base, c.Name), cases(j.BaseTests, c.Name)}
+		t := ColumnTests{c.Name, of(j.Checks, c.Name), of(j.Base, c.Name), of(j.BaseTests, c.Name)}
 		if len(t.Result)+len(t.Base)+len(t.BaseTests) > 0 {
 			out = append(out, t)
 		}
@@ -255,18 +255,18 @@ func (j *Judgement) compare(c *Check) {
 	}
 	d := Compared{Name: c.Name}
 	defer func() { j.Compared = append(j.Compared, d) }()
-	if old != nil && base.clean && !old.clean && (old.Tests == nil || old.Tests.Failed == 0) {
+	if old != nil && !old.clean && (base.clean || c.clean) && (old.Tests == nil || old.Tests.Failed == 0) {
 		v.old(c.Name + ": with the base's tests: " + old.Words)
 	}
 	if c.Tests == nil || base.Tests == nil {
-		if c.Passed && !base.Passed && base.Doubt == "" {
+		if c.Passed && !base.Passed && base.Doubt == "" && (old == nil || old.Passed) {
 			v.Fixed++
 			d.Fixed = append(d.Fixed, c.Name)
 		}
 		c.newFindings(base, v)
 		return
 	}
-	had, has := outcomes(base), outcomes(c)
+	had, has, held := cases(base), cases(c), cases(old)
 	if len(had) == 0 && len(has) > 0 {
 		v.Notes = append(v.Notes, c.Name+": no test ran on the base ("+base.Words+"), so there is nothing to compare with")
 	}
@@ -291,12 +291,15 @@ func (j *Judgement) compare(c *Check) {
 		if t.Name == "" || t.Outcome == TestSkipped || silent {
 			continue
 		}
-		now, there := has[t.ID()]
-		if there && now == TestPassed && t.Outcome == TestPassed {
-			continue
-		}
-		name := t.String()
+		is, there := has[t.ID()]
+		now, name := is.Outcome, t.String()
 		switch {
+		case there && now == TestPassed && t.Outcome == TestPassed:
+			if is.times < t.times {
+				note(&d.Gone, name)
+				v.Vanished++
+				v.doubt(DoubtVanished, fmt.Sprintf("%s: of %d tests named %s only %d still run", c.Name, t.times, name, is.times))
+			}
 		case !there:
 			note(&d.Gone, name)
 			v.Vanished++
@@ -309,7 +312,7 @@ func (j *Judgement) compare(c *Check) {
 			note(&d.Skipped, name)
 			v.Vanished++
 			v.doubt(DoubtVanished, c.Name+": "+name+" is skipped now")
-		case t.Outcome == TestFailed && now == TestPassed && !flaky[name]:
+		case t.Outcome == TestFailed && now == TestPassed && !flaky[name] && held[t.ID()].Outcome != TestFailed:
 			note(&d.Fixed, name)
 			v.Fixed++
 		case t.Outcome == TestPassed && now == TestFailed:
@@ -320,7 +323,7 @@ func (j *Judgement) compare(c *Check) {
 	}
 	if old != nil && old.Tests != nil {
 		for _, t := range old.Tests.Cases {
-			if was := had[t.ID()]; t.Outcome == TestFailed && was != TestFailed {
+			if t.Outcome == TestFailed && (had[t.ID()].Outcome != TestFailed || has[t.ID()].Outcome == TestPassed) {
 				note(&d.Old, t.String())
 				v.old(c.Name + ": " + t.String())
 			}
@@ -329,12 +332,15 @@ func (j *Judgement) compare(c *Check) {
 	c.tooFast(base)
 }
 
-// outcomes are a report's tests by identity, without the packages themselves.
-func outcomes(c *Check) map[ID]Outcome {
-	out := make(map[ID]Outcome, len(c.Tests.Cases))
+// cases are a report's tests by identity, without the packages themselves.
+func cases(c *Check) map[ID]Case {
+	if c == nil || c.Tests == nil {
+		return nil
+	}
+	out := make(map[ID]Case, len(c.Tests.Cases))
 	for _, t := range c.Tests.Cases {
 		if t.Name != "" {
-			out[t.ID()] = t.Outcome
+			out[t.ID()] = t
 		}
 	}
 	return out

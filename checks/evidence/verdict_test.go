@@ -77,7 +77,10 @@ func TestHonestVerdicts(t *testing.T) {
 		"the test is skipped":                           {w.ran(0, suite("a", "b", "c?")), base, column(w.ran(1, suite("a", "b", "c!"))), Doubtful, []string{"tests_vanished unit: s c is skipped now"}, nil, 0},
 		"the test is renamed":                           {w.ran(0, suite("a", "b", "d")), base, same, Doubtful, []string{"tests_vanished unit: s c does not run any more"}, nil, 0},
 		"the expectation is changed":                    {w.ran(0, good), column(w.ran(0, good)), column(w.ran(1, suite("a", "b", "c!"))), Passed, nil, []string{"unit: s c"}, 0},
-		"the expectation of a failing test is changed":  {w.ran(0, good), base, column(w.ran(1, suite("a", "b", "c!"))), Passed, nil, nil, 1},
+		"the expectation of a failing test is changed":  {w.ran(0, good), base, column(w.ran(1, suite("a", "b", "c!"))), Passed, nil, []string{"unit: s c"}, 0},
+		"the base's tests do not compile any more":      {w.ran(0, good), base, column(w.ran(2, "")), Passed, nil, []string{"unit: with the base's tests: exit status 2"}, 1},
+		"one of two tests of a name is deleted":         {w.ran(0, suite("a", "b")), column(w.ran(0, suite("a", "b", "b"))), same, Doubtful, []string{"tests_vanished unit: of 2 tests named s b only 1 still run"}, nil, 0},
+		"one of two tests of a name is skipped":         {w.ran(0, suite("a", "b", "b?")), column(w.ran(0, suite("a", "b", "b"))), same, Doubtful, []string{"tests_vanished unit: of 2 tests named s b only 1 still run"}, nil, 0},
 		"the command does nothing":                      {w.ran(0, ""), base, column(w.ran(1, suite("a", "b", "c!"))), Doubtful, []string{"report_doubted unit: its report cannot be believed: no file is where it should be"}, nil, 0},
 		"the command runs no test":                      {w.ran(0, suite()), base, same, Doubtful, []string{"report_doubted unit: ran no test", "tests_vanished unit: s a does not run any more", "tests_vanished unit: s b does not run any more", "tests_vanished unit: s c does not run any more"}, nil, 0},
 		"the report is forged, the status is not":       {w.ran(1, good), base, same, Failed, nil, nil, 1},
@@ -151,6 +154,10 @@ func TestBareExit(t *testing.T) {
 		return wire.VerifyResult{Name: "unit", Run: "run", Report: "exit", ExitCode: exit}
 	}
 	j := w.judge(wire.Outcome{Results: []wire.VerifyResult{v(0)}, Base: column(v(1)), BaseTests: column(v(1))})
+	if j.Verdict.Kind != Passed || j.Verdict.Fixed != 0 || len(j.Verdict.Old) != 1 {
+		t.Errorf("%+v", j.Verdict)
+	}
+	j = w.judge(wire.Outcome{Results: []wire.VerifyResult{v(0)}, Base: column(v(1)), BaseTests: column(v(0))})
 	if j.Verdict.Kind != Passed || j.Verdict.Fixed != 1 || len(j.Verdict.Old) != 0 {
 		t.Errorf("%+v", j.Verdict)
 	}
