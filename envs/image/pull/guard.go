@@ -38,7 +38,7 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	most := int64(unpack.MaxDocument)
-	if first := firstOf(r); first.Method == http.MethodGet && strings.Contains(first.URL.Path, "/blobs/") {
+	if first := firstOf(r); resp.StatusCode == http.StatusOK && first.Method == http.MethodGet && strings.Contains(first.URL.Path, "/blobs/") {
 		most = -1 // whoever reads it knows how much
 	}
 	resp.Body = &body{ReadCloser: resp.Body, g: g, left: most}

@@ -313,6 +313,12 @@ func TestHostileRegistry(t *testing.T) {
 		}, 0},
 		"endless blob":     {"checksum|more than", func() string { return forBlobs(func(rw http.ResponseWriter, _ *http.Request) { endless(rw) }) }, 0},
 		"endless manifest": {"longer than a document", func() string { return forManifests(func(rw http.ResponseWriter, _ *http.Request) { endless(rw) }) }, 0},
+		"endless refusal": {"longer than a document", func() string {
+			return forBlobs(func(rw http.ResponseWriter, _ *http.Request) {
+				rw.WriteHeader(http.StatusForbidden)
+				endless(rw)
+			})
+		}, 0},
 		"many layers": {"257 layers", func() string {
 			return forged(func(m *v1.Manifest) { m.Layers = slices.Repeat(m.Layers[:1], 257) })
 		}, 0},
