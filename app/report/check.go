@@ -87,7 +87,10 @@ func (r *Reporter) annotate(ctx context.Context, st *story) error {
 		}
 		if there <= from {
 			run.Annotations = all[from:min(from+perRequest, len(all))]
-			if err := st.github.Annotate(github.ForSession(ctx, s.ID, step.Key()), st.repo, s.CheckRunID, run); err != nil {
+			err := st.github.Annotate(github.ForSession(ctx, s.ID, step.Key()), st.repo, s.CheckRunID, run)
+			if errors.Is(err, github.ErrInvalid) {
+				r.log.Warn("GitHub refuses annotations; the evidence has them", "session", s.ID, "error", err)
+			} else if err != nil {
 				return fmt.Errorf("annotate the check run of session %s: %w", s.ID, err)
 			}
 		}

@@ -527,6 +527,24 @@ func TestRateLimitSaysWhen(t *testing.T) {
 	}
 }
 
+// What GitHub refuses once it refuses always: the report ends without it.
+func TestAnnotationsThatAreRefused(t *testing.T) {
+	w := newWorld(t)
+	w.report()
+	w.delivered()
+	for i := range 120 {
+		w.kept.manifest.Checks[0].Findings = append(w.kept.manifest.Checks[0].Findings, evidence.Finding{Path: "a.go", Line: i + 1, Level: "error", Rule: "R", Message: "bad"})
+	}
+	_, err := w.server.AddFault(githubd.Fault{Kind: githubd.FaultStatus, Status: 422, Method: "PATCH", Path: "/repos/*/*/check-runs/*", Count: -1})
+	w.ok(err)
+	w.report()
+	before := w.writes()
+	w.report()
+	if w.writes() != before {
+		t.Error("something was sent again")
+	}
+}
+
 // Annotations go in batches of fifty; whoever is interrupted between two goes on
 // where GitHub is, and sends none twice.
 func TestAnnotationsInBatches(t *testing.T) {
