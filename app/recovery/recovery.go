@@ -125,19 +125,20 @@ func (r *Recovery) Run(ctx context.Context) error {
 func (r *Recovery) Look(ctx context.Context) error {
 	err := r.deliveries(ctx)
 	installed, listErr := r.installations(ctx)
-	err = errors.Join(err, listErr)
+	err, seen := errors.Join(err, listErr), listErr == nil
 	for _, i := range installed {
 		if ctx.Err() != nil {
 			return errors.Join(err, ctx.Err())
 		}
-		if one := r.installation(ctx, i); one != nil {
+		known, one := r.installation(ctx, i)
+		if seen = seen && known; one != nil {
 			err = errors.Join(err, fmt.Errorf("installation %d of %s: %w", i.ID, i.Account, one))
 		}
 	}
-	if err != nil {
-		return err // where a repository is now may not have been seen
+	if !seen { // where a repository is now
+		return err
 	}
-	return r.unreachable(ctx)
+	return errors.Join(err, r.unreachable(ctx))
 }
 
 // wayAway is how long a repository may be on its way from one owner to another.
@@ -250,21 +251,21 @@ func (r *Recovery) installations(ctx context.Context) ([]github.InstallationInfo
 	return open, nil
 }
 
-// installation looks at one of them.
-func (r *Recovery) installation(ctx context.Context, i github.InstallationInfo) error {
+// installation looks at one of them. known: its repositories were seen.
+func (r *Recovery) installation(ctx context.Context, i github.InstallationInfo) (known bool, err error) {
 	client := r.o.GitHub(i.ID)
 	infos, err := client.Repositories(ctx)
 	if errors.Is(err, github.ErrSuspended) {
-		return r.o.DB.Q().SuspendInstallation(ctx, i.ID)
+		return true, r.o.DB.Q().SuspendInstallation(ctx, i.ID)
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	archived, err := r.repositories(ctx, i.ID, infos)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return errors.Join(r.issues(ctx, i.ID, client, archived), r.pulls(ctx, i.ID, client), r.working(ctx, i.ID), r.o.Fates.Look(ctx, i.ID))
+	return true, errors.Join(r.issues(ctx, i.ID, client, archived), r.pulls(ctx, i.ID, client), r.working(ctx, i.ID), r.o.Fates.Look(ctx, i.ID))
 }
 
 // working has the pull requests looked at that sessions work on: what moved or

@@ -339,7 +339,13 @@ func TestRepositoryOutOfReach(t *testing.T) {
 	if len(w.lost) != 0 {
 		t.Fatalf("%v, though the repository may be on its way", w.lost)
 	}
-	w.look()
+	// What else goes wrong keeps nothing from ending.
+	_, err := w.server.AddFault(githubd.Fault{Kind: githubd.FaultStatus, Path: "/app/hook/deliveries", Count: -1})
+	w.ok(err)
+	w.clock.Advance(Every)
+	if err := w.r.Look(t.Context()); err == nil {
+		t.Error("the deliveries could be listed")
+	}
 	if !slices.Equal(w.lost, []string{"abcdefgh23"}) {
 		t.Errorf("%v", w.lost)
 	}
