@@ -11,3 +11,9 @@ func MigrateDown(ctx context.Context, d *DB) error {
 	_, err = p.DownTo(ctx, 0)
 	return err
 }
+
+// Queries that must not read a table whole which only grows.
+const (
+	PushTold    = pushTold
+	WebSessions = webSessions
+)
