@@ -144,6 +144,9 @@ func (in *Intake) askAgain(ctx context.Context, w *wish, s storage.Session) erro
 	case !scheduler.Terminal(s.State):
 		return in.addTo(ctx, w, s)
 	}
+	if _, allowed := in.floor(w.repo); !allowed {
+		return &answer{comment.NotAllowed()}
+	}
 	var at *target
 	if s.PullNumber > 0 {
 		var err error

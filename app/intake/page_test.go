@@ -3,8 +3,11 @@ package intake
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"inspect/app/comment"
+	"inspect/app/policy"
 	"inspect/scheduler"
 	"inspect/storage"
 )
@@ -107,6 +110,33 @@ func TestPage(t *testing.T) {
 	}
 	if i := w.press(14, Pressed{Session: s.ID, Do: "stop", ActorID: octocat, Login: "octocat"}); i.Outcome != outcomeReplied || !strings.Contains(i.Note, "a newer session") {
 		t.Errorf("stopping an old session ends %+v", i)
+	}
+}
+
+// What a form can hold and a database cannot is a character of its text; and a
+// repository that may not use Inspect any more has no session go on.
+func TestPageOddities(t *testing.T) {
+	var allowed atomic.Bool
+	allowed.Store(true)
+	w := setup(t, func(o *Options) {
+		o.Floor = func(int64, string) (policy.Bounds, bool) { return nil, allowed.Load() }
+	})
+	w.deliver("issues", body(labeled()))
+	s := w.one()
+	if i := w.press(1, Pressed{Session: s.ID, Do: "request", Text: "one\x00two\xff", ActorID: octocat, Login: "octocat"}); i.Outcome != outcomePrompted {
+		t.Errorf("a request ends %+v", i)
+	}
+	if got := w.prompts(s.ID); len(got) != 1 || got[0] != "octocat: one\uFFFDtwo\uFFFD" {
+		t.Errorf("prompts %q", got)
+	}
+	w.exec("UPDATE sessions SET state = 'failed', finished_at = now(), generation = 1 WHERE id = $1", s.ID)
+	w.exec("INSERT INTO attempts (session_id, generation, engine, work_deadline, deadline, ended_at) VALUES ($1, 1, 'idle', now(), now(), now())", s.ID)
+	w.exec("INSERT INTO bundles (session_id, generation, turn, sha256, bytes, tip) VALUES ($1, 1, 1, $2, 1, $3)", s.ID, strings.Repeat("a", 64), head)
+	allowed.Store(false)
+	for n, do := range []string{"retry", "request"} {
+		if i := w.press(2+n, Pressed{Session: s.ID, Do: do, Text: "go on", ActorID: octocat, Login: "octocat"}); i.Outcome != outcomeReplied || i.Note != comment.NotAllowed() {
+			t.Errorf("%s ends %+v", do, i)
+		}
 	}
 }
 
