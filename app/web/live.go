@@ -49,6 +49,7 @@ func (p *pages) live(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // a proxy passes it on at once
 	to := http.NewResponseController(w)
+	_ = to.SetWriteDeadline(time.Now().Add(2 * liveFor)) // whoever reads nothing gives its place back
 	said, shown := "", r.URL.Query().Get("state")
 	send := func(kind string, id int64, template string, v any) error {
 		var b bytes.Buffer

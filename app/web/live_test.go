@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"inspect/envs/wire"
 )
@@ -114,6 +115,27 @@ func TestLive(t *testing.T) {
 	s.clock.Advance(liveFor)
 	if kind, _ := f.next(); kind != "" {
 		t.Errorf("after its time the stream goes on with %q", kind)
+	}
+}
+
+// deadlined notes by when everything must be written.
+type deadlined struct {
+	*httptest.ResponseRecorder
+	by time.Time
+}
+
+func (d *deadlined) SetWriteDeadline(by time.Time) error { d.by = by; return nil }
+
+// Who follows and reads nothing does not keep a place for good.
+func TestLiveEndsForWhoReadsNothing(t *testing.T) {
+	s := newSite(t)
+	s.session("live", "Work")
+	r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1/sessions/live/live?after=0&state=another", nil)
+	r.Header.Set("Authorization", "Bearer "+accessToken)
+	w := &deadlined{ResponseRecorder: httptest.NewRecorder()}
+	s.ServeHTTP(w, r)
+	if left := time.Until(w.by); w.Code != http.StatusOK || left <= 0 || left > 2*liveFor {
+		t.Errorf("%d, written by %s", w.Code, w.by)
 	}
 }
 
