@@ -616,3 +616,18 @@ func TestShortTokensAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// The patch that the runner uploaded may hold what publishing found to be a
+// secret: people see the one of the evidence.
+func TestTheRunnersPatchIsNotShown(t *testing.T) {
+	s := newSite(t)
+	s.delivered("done")
+	raw := s.blob("done", "a patch with a secret in it")
+	s.sql(`INSERT INTO artifacts (session_id, sha256, bytes) VALUES ('done', $1, 5)`, raw)
+	s.sql(`UPDATE sessions SET outcome = jsonb_set(outcome::jsonb, '{patch}', to_jsonb($1::text)) WHERE id = 'done'`, raw)
+	for _, path := range []string{"/sessions/done", "/sessions/done.json"} {
+		if w := s.get(path); w.Code != http.StatusOK || strings.Contains(w.Body.String(), raw) || !strings.Contains(w.Body.String(), "change.patch") {
+			t.Errorf("%s: %d, or the runner's patch is among the files", path, w.Code)
+		}
+	}
+}

@@ -341,7 +341,6 @@ func (p *pages) gatherFiles(ctx context.Context, f *facts) error {
 			add(v.Name+".stdout.txt", v.Stdout, -1)
 			add(v.Name+".stderr.txt", v.Stderr, -1)
 		}
-		add("result.patch", f.outcome.Patch, -1)
 		add("instructions.md", f.outcome.Instructions, -1)
 	}
 	return nil
