@@ -216,8 +216,9 @@ func (d *Desk) Landed(ctx context.Context, installation int64, repo github.Repo,
 	if err != nil {
 		return fmt.Errorf("look for what went into %s: %w", branch, err)
 	}
+	look := &reader{d.o.GitHub(installation), repo, map[string][]string{}}
 	for _, row := range ours {
-		if err := d.mended(ctx, installation, repo, row, commits); err != nil {
+		if err := d.mended(ctx, look, repo, row, commits); err != nil {
 			return err
 		}
 	}
@@ -242,28 +243,43 @@ func (d *Desk) taken(ctx context.Context, repo github.Repo, c measure.Commit) er
 	return nil
 }
 
-// maxFixes are looked into of one list of commits.
+// maxFixes commits of one list are read.
 const maxFixes = 10
 
+// reader reads which files commits changed, each once, and at most maxFixes of them.
+type reader struct {
+	gh    GitHub
+	repo  github.Repo
+	known map[string][]string // by commit
+}
+
+func (r *reader) paths(ctx context.Context, sha string) ([]string, error) {
+	paths, read := r.known[sha]
+	if read || len(r.known) == maxFixes {
+		return paths, nil
+	}
+	paths, err := r.gh.CommitPaths(ctx, r.repo, sha)
+	if err != nil && !errors.Is(err, github.ErrNotFound) {
+		return nil, fmt.Errorf("read which files %.12s changed: %w", sha, err)
+	}
+	r.known[sha] = paths
+	return paths, nil
+}
+
 // mended records which commits seem to put right what a pull request did.
-func (d *Desk) mended(ctx context.Context, installation int64, repo github.Repo, row storage.Pull, commits []measure.Commit) error {
-	gh, looked := d.o.GitHub(installation), 0
-	for i := range commits {
-		c := &commits[i]
+func (d *Desk) mended(ctx context.Context, look *reader, repo github.Repo, row storage.Pull, commits []measure.Commit) error {
+	for _, c := range commits {
 		if !c.IsFix() || c.SHA == row.MergeSha || !c.At.After(row.MergedAt.Time) || c.At.After(row.MergedAt.Time.Add(measure.FixedWithin)) {
 			continue
 		}
 		if !c.Names(int(row.Number)) {
-			paths, err := d.paths(ctx, gh, repo, row)
+			paths, err := d.paths(ctx, look.gh, repo, row)
 			if err != nil {
 				return err
 			}
 			if c.Paths == nil {
-				if looked++; looked > maxFixes {
-					break
-				}
-				if c.Paths, err = gh.CommitPaths(ctx, repo, c.SHA); err != nil && !errors.Is(err, github.ErrNotFound) {
-					return fmt.Errorf("read which files %.12s changed: %w", c.SHA, err)
+				if c.Paths, err = look.paths(ctx, c.SHA); err != nil {
+					return err
 				}
 			}
 			if !c.Touches(paths) {

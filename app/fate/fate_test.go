@@ -18,6 +18,7 @@ import (
 	"inspect/app/fate"
 	"inspect/app/github"
 	"inspect/app/intake"
+	"inspect/app/measure"
 	"inspect/envs/proc"
 	"inspect/fixtures/githubd"
 	"inspect/fixtures/githubd/githubdtest"
@@ -314,5 +315,48 @@ func TestOthersPullRequests(t *testing.T) {
 	w.deliver(nil)
 	if _, err := w.db.Q().PullRow(t.Context(), storage.PullRowParams{RepositoryID: w.repo.ID, Number: int32(n)}); !storage.IsMissing(err) {
 		t.Errorf("it is recorded: %v", err)
+	}
+}
+
+// reads counts what is asked of GitHub.
+type reads struct {
+	fate.GitHub
+	commits map[string]int
+}
+
+func (r *reads) PullPaths(context.Context, github.Repo, int) ([]string, error) {
+	return []string{"a.go"}, nil
+}
+
+func (r *reads) CommitPaths(_ context.Context, _ github.Repo, sha string) ([]string, error) {
+	r.commits[sha]++
+	return nil, nil
+}
+
+// However many pull requests were merged lately, few commits are read for them,
+// and each once.
+func TestFewCommitsAreRead(t *testing.T) {
+	db, gh, now := storagetest.New(t), &reads{commits: map[string]int{}}, time.Now()
+	d, err := fate.New(fate.Options{DB: db, GitHub: func(int64) fate.GitHub { return gh }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.SQL().Exec(`INSERT INTO pulls (repository_id, number, base_ref, merged_at) SELECT 7, n, 'main', $1 FROM generate_series(1, 5) n`, now.Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	var commits []measure.Commit
+	for i := range 30 {
+		commits = append(commits, measure.Commit{SHA: fmt.Sprintf("%040d", i), Message: "Fix it", At: now})
+	}
+	if err := d.Landed(t.Context(), 1, github.Repo{ID: 7, Owner: "octocat", Name: "parcel"}, "main", commits); err != nil {
+		t.Fatal(err)
+	}
+	for sha, n := range gh.commits {
+		if n != 1 {
+			t.Errorf("%s is read %d times", sha, n)
+		}
+	}
+	if len(gh.commits) != 10 {
+		t.Errorf("%d commits are read", len(gh.commits))
 	}
 }
