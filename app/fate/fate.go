@@ -356,7 +356,8 @@ func stops(ctx context.Context, err error) bool {
 	return errors.As(err, &limited) || ctx.Err() != nil
 }
 
-// read takes in the reviews of a pull request that has ended.
+// read takes in the reviews of a pull request that has ended, and which files a
+// merged one changed.
 func (d *Desk) read(ctx context.Context, gh GitHub, repo github.Repo, number int) error {
 	reviews, err := gh.Reviews(ctx, repo, number)
 	if err != nil && !errors.Is(err, github.ErrNotFound) && !errors.Is(err, github.ErrGone) {
@@ -368,6 +369,15 @@ func (d *Desk) read(ctx context.Context, gh GitHub, repo github.Repo, number int
 	}
 	if err := d.more(ctx, repo, number, events...); err != nil {
 		return err
+	}
+	row, err := d.o.DB.Q().PullRow(ctx, storage.PullRowParams{RepositoryID: repo.ID, Number: int32(number)})
+	if err != nil {
+		return fmt.Errorf("read pull request %d: %w", number, err)
+	}
+	if row.MergedAt.Valid { // what its risk is told by
+		if _, err := d.paths(ctx, gh, repo, row); err != nil {
+			return err
+		}
 	}
 	return d.o.DB.Q().SetPullReviewsRead(ctx, storage.SetPullReviewsReadParams{RepositoryID: repo.ID, Number: int32(number)})
 }

@@ -112,6 +112,9 @@ func NewPages(o PagesOptions) (http.Handler, error) {
 	mux.HandleFunc("GET /sessions.json", p.sessionsJSON)
 	mux.HandleFunc("GET /environments.json", p.environmentsJSON)
 	mux.HandleFunc("GET /sessions/{id}/files/{sha256}", p.file)
+	for _, path := range []string{"/report", "/report.json", "/report.csv"} {
+		mux.HandleFunc("GET "+path, p.report)
+	}
 	if p.desk != nil {
 		mux.HandleFunc("POST /sessions/{id}/act", p.act)
 		mux.HandleFunc("POST "+signOutPath, p.desk.out)

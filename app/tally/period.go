@@ -1,0 +1,70 @@
+package tally
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"inspect/app/measure"
+	"inspect/storage"
+)
+
+// Period is which sessions are read: those that ended from Since on and before
+// Until, everywhere or in some repositories.
+type Period struct {
+	Since, Until time.Time
+	Everywhere   bool
+	Repositories []int64 // ids; none: nothing is read
+}
+
+// Ended reads the sessions of a period, the first to end first.
+func Ended(ctx context.Context, q *storage.Queries, p Period) ([]measure.Ended, error) {
+	var ids []string
+	for _, id := range p.Repositories {
+		ids = append(ids, strconv.FormatInt(id, 10))
+	}
+	rows, err := q.ReportSessions(ctx, storage.ReportSessionsParams{Since: p.Since, Until: p.Until, Everywhere: p.Everywhere, Repositories: strings.Join(ids, ",")})
+	if err != nil {
+		return nil, fmt.Errorf("read the sessions that ended since %s: %w", p.Since.UTC().Format(time.DateOnly), err)
+	}
+	out := make([]measure.Ended, 0, len(rows))
+	for _, r := range rows {
+		e := measure.Ended{
+			Repository: r.Owner + "/" + r.Name, Harness: r.Harness, Model: r.Model, Requester: r.RequesterLogin,
+			State: string(r.State), Reason: r.Reason, At: r.FinishedAt.Time,
+			Attempts: int(r.Attempts), Ready: durations(r.Ready), Restore: durations(r.Restore), Stale: r.Stale,
+			Sandbox: time.Duration(r.SandboxSeconds * float64(time.Second)), SandboxOpen: r.Endless > 0,
+			Unpriced: int(r.Unpriced), Cost: r.Cost, Tools: int(r.Tools),
+			Pull: r.PullRequest > 0, Fate: r.Opened.Valid, Opened: r.Opened.Bool,
+			Outcome: measure.Outcome{
+				Opened: r.OpenedAt.Time, Merged: r.MergedAt.Time, Closed: r.ClosedAt.Time, Reverted: r.RevertedAt.Time,
+				Review: time.Duration(r.ReviewSeconds) * time.Second, Fixes: int(r.Fixes),
+			},
+		}
+		if err := json.Unmarshal(r.Paths, &e.Paths); err != nil {
+			e.Paths = nil
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// maxWait is the most that is believed of what a runner says how long a start took.
+const maxWait = 24 * time.Hour
+
+// durations are what a runner said, as far as it can be.
+func durations(data json.RawMessage) (out []time.Duration) {
+	var all []time.Duration
+	if json.Unmarshal(data, &all) != nil {
+		return nil
+	}
+	for _, d := range all {
+		if d > 0 && d <= maxWait {
+			out = append(out, d)
+		}
+	}
+	return out
+}
