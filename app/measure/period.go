@@ -32,7 +32,7 @@ type Ended struct {
 	Fate   bool // what became of that is followed
 	Opened bool // by this session; the fields below are of those alone
 	Outcome
-	Paths []string // that the merged change touches; none: not known
+	Risk int // of the merged change, in units; 0: not known
 }
 
 // Ends of a session that count apart.
@@ -46,18 +46,18 @@ const (
 	refused = "snapshot_refused"
 )
 
-func (e Ended) failed() bool {
+func (e *Ended) failed() bool {
 	return e.State != delivered && e.State != noChange && e.State != stopped
 }
 
 // stale says whether its snapshot was too old to begin with, or was older than
 // wished and the session failed.
-func (e Ended) stale() bool {
+func (e *Ended) stale() bool {
 	return e.State == machine && e.Reason == refused || e.failed() && e.Stale
 }
 
 // costKnown: it called models of ours, each of them with a price.
-func (e Ended) costKnown() bool { return e.Model != "" && e.Unpriced == 0 }
+func (e *Ended) costKnown() bool { return e.Model != "" && e.Unpriced == 0 }
 
 // By is what figures are broken down by.
 type By string
@@ -74,7 +74,7 @@ const (
 var Bys = []By{ByRepository, ByHarness, ByModel, ByRequester}
 
 // Of is what a session counts under; "" if it has nothing like that.
-func (b By) Of(e Ended) string {
+func (b By) Of(e *Ended) string {
 	switch b {
 	case ByRepository:
 		return e.Repository
@@ -94,7 +94,7 @@ type Filter struct {
 	Requester  string `json:"requester,omitempty"`
 }
 
-func (f Filter) takes(e Ended) bool {
+func (f Filter) takes(e *Ended) bool {
 	for _, x := range [][2]string{{f.Repository, e.Repository}, {f.Harness, e.Harness}, {f.Model, e.Model}, {f.Requester, e.Requester}} {
 		if x[0] != "" && !strings.EqualFold(x[0], x[1]) {
 			return false
@@ -158,11 +158,16 @@ type Day struct {
 
 // NewReport adds up. The parts of each of bys come in its order, those with
 // most sessions first.
-func NewReport(since, until time.Time, f Filter, bys []By, all []Ended) Report {
-	all = slices.DeleteFunc(slices.Clone(all), func(e Ended) bool { return !f.takes(e) })
+func NewReport(since, until time.Time, f Filter, bys []By, list []Ended) Report {
+	var all []*Ended
+	for i := range list {
+		if f.takes(&list[i]) {
+			all = append(all, &list[i])
+		}
+	}
 	r := Report{Since: since.UTC(), Until: until.UTC(), Filter: f, Total: add(all), Parts: []Part{}, Days: []Day{}}
 	for _, by := range bys {
-		groups := map[string][]Ended{}
+		groups := map[string][]*Ended{}
 		for _, e := range all {
 			groups[by.Of(e)] = append(groups[by.Of(e)], e)
 		}
@@ -204,7 +209,7 @@ type sums struct {
 	causes                                                map[Cause]int
 }
 
-func (s *sums) add(e Ended) {
+func (s *sums) add(e *Ended) {
 	s.sessions++
 	switch {
 	case e.State == delivered:
@@ -246,7 +251,7 @@ func (s *sums) add(e Ended) {
 	}
 }
 
-func (s *sums) pull(e Ended) {
+func (s *sums) pull(e *Ended) {
 	s.opened++
 	s.review += e.Review
 	if e.Merged.IsZero() {
@@ -272,15 +277,15 @@ func (s *sums) pull(e Ended) {
 		s.reverted++
 	}
 	s.accepted += accepted
-	if units := Risk(e.Paths); units > 0 {
-		s.risk += units
+	if e.Risk > 0 {
+		s.risk += e.Risk
 		s.riskAccepted += accepted
 	} else {
 		s.riskless++
 	}
 }
 
-func add(all []Ended) Part {
+func add(all []*Ended) Part {
 	s := sums{causes: map[Cause]int{}}
 	for _, e := range all {
 		s.add(e)

@@ -44,8 +44,9 @@ func Ended(ctx context.Context, q *storage.Queries, p Period) ([]measure.Ended, 
 				Review: time.Duration(r.ReviewSeconds) * time.Second, Fixes: int(r.Fixes),
 			},
 		}
-		if err := json.Unmarshal(r.Paths, &e.Paths); err != nil {
-			e.Paths = nil
+		var paths []string
+		if json.Unmarshal(r.Paths, &paths) == nil {
+			e.Risk = measure.Risk(paths)
 		}
 		out = append(out, e)
 	}

@@ -47,7 +47,6 @@ are made of.`,
 	f.BoolVar(&c.asCSV, "csv", false, "print CSV, a line for each figure")
 	f.BoolVar(&c.asJSON, "json", false, "print JSON")
 	f.StringVar(&c.svg, "svg", "", "write charts into this directory")
-	cmd.MarkFlagsMutuallyExclusive("csv", "json", "svg")
 	return withEnvironment(cmd)
 }
 
@@ -56,6 +55,9 @@ func (c *reportFlags) run(cmd *cobra.Command) error {
 	since, err := measure.ParseSince(c.since, now)
 	if err != nil {
 		return usagef("--since: %w", err)
+	}
+	if c.asCSV && c.asJSON || c.svg != "" && (c.asCSV || c.asJSON) {
+		return usagef("--csv, --json and --svg exclude one another")
 	}
 	var bys []measure.By
 	for _, by := range c.by {
