@@ -317,22 +317,22 @@ func (s *sums) figures() []Figure {
 		rate("no_change", "Nothing to change", "", s.noChange, s.sessions, "of the sessions", none),
 		rate("stopped", "Stopped by a person or by what happened on GitHub", "", s.stopped, s.sessions, "of the sessions", none),
 		rate("failed", "Failed", "", s.failed, s.sessions, "of the sessions, for the causes below", none),
-		count("pull_requests", "Pull requests opened", s.opened, s.opened > 0 || s.sessions > 0 && s.unfollowed == 0, also(fmt.Sprintf("%d are open", s.opened-s.merged-s.closed), s.unfollowed, "sessions have one of which nothing is known"), opened),
+		count("pull_requests", "Pull requests opened", s.opened, s.opened > 0 || s.sessions > 0 && s.unfollowed == 0, also(fmt.Sprintf("still open: %d", s.opened-s.merged-s.closed), s.unfollowed, "sessions with one of which nothing is known"), opened),
 		rate("merge_rate", "Merge rate", "", s.merged, s.opened, "merged, of the pull requests opened", opened),
 	}
-	out = append(out, percentiles("time_to_merge", "Time to merge", s.merging, "pull requests merged", also(merged, s.undated, "merged ones say not when they were opened"))...)
+	out = append(out, percentiles("time_to_merge", "Time to merge", s.merging, "pull requests merged", also(merged, s.undated, "not known when opened"))...)
 	out = append(out,
-		amount("review_minutes", "Review minutes", "min", minutes, s.opened > 0, fmt.Sprintf("for %d pull requests", s.opened), opened),
+		amount("review_minutes", "Review minutes", "min", minutes, s.opened > 0, fmt.Sprintf("of pull requests: %d", s.opened), opened),
 		rate("accepted", "Accepted changes", "", s.accepted, s.opened, "merged and not reverted, of the pull requests opened", opened),
 		quotient("accepted_per_review_minute", "Accepted changes per review minute", "", float64(s.accepted), minutes, "accepted changes, by review minutes", "there are no review minutes"),
 		quotient("accepted_per_risk", "Accepted changes per unit of risk", "", float64(s.riskAccepted), float64(s.risk),
-			also("accepted changes, by units of risk of all merged ones", s.riskless, "merged ones are left out: their files are not known"), also(merged, s.riskless, "merged ones whose files are not known")),
+			also("accepted changes, by units of risk of all merged ones", s.riskless, "left out, their files are not known"), also(merged, s.riskless, "files not known")),
 		rate("reverted", "Reverted", "", s.reverted, s.merged, "of the merged ones", merged),
 		quotient("escaped_defects", "Escaped defects per merged change", "", float64(s.fixes), float64(s.merged), "signs of a defect within 14 days, by merged changes", merged),
 		amount("cost", "Cost of model calls", "USD", money, s.priced > 0, cost, "no cost is known"),
 		quotient("cost_per_merged", "Cost per merged change", "USD", money, float64(s.mergedPriced), "cost, by merged changes, "+cost, "no merged change has a known cost"),
-		amount("sandbox_minutes", "Sandbox minutes", "min", s.sandbox.Minutes(), s.sessions > s.endless, also(fmt.Sprintf("of %d sessions", s.sessions-s.endless), s.endless, "are left out: the end of an attempt is not known"), cmp.Or(map[bool]string{true: none}[s.sessions == 0], "the ends of the attempts are not known")),
-		amount("tool_calls", "Tool calls", "", float64(s.tools), s.told > 0, also(fmt.Sprintf("of %d sessions", s.told), s.untold, "sessions told of none, or their events were removed"), "no session told of any"),
+		amount("sandbox_minutes", "Sandbox minutes", "min", s.sandbox.Minutes(), s.sessions > s.endless, also(fmt.Sprintf("of sessions: %d", s.sessions-s.endless), s.endless, "left out, the end of an attempt is not known"), cmp.Or(map[bool]string{true: none}[s.sessions == 0], "the ends of the attempts are not known")),
+		amount("tool_calls", "Tool calls", "", float64(s.tools), s.told > 0, also(fmt.Sprintf("of sessions: %d", s.told), s.untold, "told of none, or their events were removed"), "no session told of any"),
 		count("retries", "Retries", s.retries, s.sessions > 0, "attempts after the first", none),
 		rate("staleness_failures", "Staleness failures", "", s.stale, s.sessions, "refused for an old snapshot, or failed on one older than wished; of the sessions", none),
 	)
@@ -345,7 +345,7 @@ func also(words string, n int, what string) string {
 	if n == 0 {
 		return words
 	}
-	return fmt.Sprintf("%s; %d %s", words, n, what)
+	return fmt.Sprintf("%s; %s: %d", words, what, n)
 }
 
 func ptr(v float64) *float64 { return &v }
@@ -380,7 +380,7 @@ func percentiles(key, title string, all []time.Duration, of, unknown string) (ou
 		f := Figure{Key: key + "_p" + strconv.Itoa(p), Title: fmt.Sprintf("%s, p%d", title, p), Unit: "s", Note: unknown}
 		if n := len(all); n > 0 {
 			rank := int(math.Ceil(float64(p) / 100 * float64(n)))
-			f.Value, f.Note = ptr(all[rank-1].Seconds()), fmt.Sprintf("of %d %s", n, of)
+			f.Value, f.Note = ptr(all[rank-1].Seconds()), fmt.Sprintf("of %s: %d", of, n)
 		}
 		out = append(out, f)
 	}
