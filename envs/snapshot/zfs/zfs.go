@@ -131,10 +131,7 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 		tool:  tool{clock: o.Clock, slots: make(chan struct{}, atOnce)},
 		moved: map[string]string{}, reading: map[string]int{}, ending: map[string]*ending{},
 	}
-	if err := s.patiently(ctx, func() (err error) {
-		s.lock, err = locks.File(filepath.Join(mounts, lockFile))
-		return err
-	}); err != nil {
+	if s.lock, err = locks.File(filepath.Join(mounts, lockFile)); err != nil {
 		return nil, err
 	}
 	if err := s.begin(ctx); err != nil {
