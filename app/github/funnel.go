@@ -47,6 +47,8 @@ const (
 	object               // a shape
 	list                 // of objects
 	numbers              // of integers
+	names                // for machines
+	file                 // of the repository: sent as it was judged, to the letter
 	question             // one of questions
 )
 
@@ -252,6 +254,11 @@ func (f funnel) value(fd field, v any, at string) (any, error) {
 			return nil, fmt.Errorf("%w: send %q as %q", ErrForbidden, f.redactor.String(redact.Cut(s, 100)), at)
 		}
 		return s, f.name(s, fd.max, at)
+	case file:
+		s, ok := v.(string)
+		if !ok || len(s) > fd.max {
+			return nil, wrong
+		}
 	case question:
 		if s, ok := v.(string); !ok || !slices.Contains(questions, s) {
 			return nil, fmt.Errorf("%w: ask a question that is not among ours", ErrForbidden)

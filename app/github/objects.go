@@ -46,8 +46,8 @@ type TreeEntry struct {
 	Alone bool
 }
 
-// Commit is a commit that GitHub made, and what it says of its signature.
-type Commit struct {
+// MadeCommit is a commit that GitHub made, and what it says of its signature.
+type MadeCommit struct {
 	SHA      string // empty if GitHub made another tree than was wanted, and so no commit
 	Tree     string
 	Verified bool
@@ -59,7 +59,7 @@ type Commit struct {
 // signature (docs: signature verification for bots). What no branch has nobody
 // sees, so that to repeat it does no harm; made again it has another time, and
 // another SHA. token is one of PushToken.
-func (c *Client) SignedCommit(ctx context.Context, repo Repo, token wire.GitToken, n NewCommit) (Commit, error) {
+func (c *Client) SignedCommit(ctx context.Context, repo Repo, token wire.GitToken, n NewCommit) (MadeCommit, error) {
 	c = c.as(token)
 	files := slices.Clone(n.Files)
 	for i, f := range files {
@@ -68,13 +68,13 @@ func (c *Client) SignedCommit(ctx context.Context, repo Repo, token wire.GitToke
 		}
 		sha, err := c.createBlob(ctx, repo, []byte(*f.Text))
 		if err != nil {
-			return Commit{}, err
+			return MadeCommit{}, err
 		}
 		files[i].SHA, files[i].Text = sha, nil
 	}
 	tree, err := c.createTree(ctx, repo, n.BaseTree, files)
 	if err != nil || tree != n.Tree {
-		return Commit{Tree: tree}, err
+		return MadeCommit{Tree: tree}, err
 	}
 	return c.createCommit(ctx, repo, n)
 }
@@ -143,7 +143,7 @@ func (c *Client) post(ctx context.Context, repo Repo, method, op, path string, b
 	})
 }
 
-func (c *Client) createCommit(ctx context.Context, repo Repo, n NewCommit) (Commit, error) {
+func (c *Client) createCommit(ctx context.Context, repo Repo, n NewCommit) (MadeCommit, error) {
 	op := "make a commit in " + repo.String()
 	var got struct {
 		SHA  string `json:"sha"`
@@ -161,11 +161,11 @@ func (c *Client) createCommit(ctx context.Context, repo Repo, n NewCommit) (Comm
 	err := c.post(ctx, repo, http.MethodPost, op, "git/commits", map[string]any{"message": n.Message, "tree": n.Tree, "parents": []string{n.Parent}}, &got)
 	switch {
 	case err != nil:
-		return Commit{}, err
+		return MadeCommit{}, err
 	case !forms["sha"].MatchString(got.SHA) || got.Tree.SHA != n.Tree || len(got.Parents) != 1 || got.Parents[0].SHA != n.Parent:
-		return Commit{}, &Error{Op: op, Kind: ErrUnavailable, Cause: errors.New("GitHub's answer is about something else")}
+		return MadeCommit{}, &Error{Op: op, Kind: ErrUnavailable, Cause: errors.New("GitHub's answer is about something else")}
 	}
-	return Commit{SHA: got.SHA, Tree: got.Tree.SHA, Verified: got.Verification.Verified, Reason: got.Verification.Reason}, nil
+	return MadeCommit{SHA: got.SHA, Tree: got.Tree.SHA, Verified: got.Verification.Verified, Reason: got.Verification.Reason}, nil
 }
 
 // PutBranch makes a branch of a commit that GitHub has, if from is empty: there

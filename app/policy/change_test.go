@@ -391,6 +391,20 @@ func FuzzJudgeNames(f *testing.F) {
 	})
 }
 
+// A later configuration can take away, and gives nothing.
+func TestStricterPublish(t *testing.T) {
+	now := StricterPublish(
+		spec.Publish{Prefix: "a", Push: spec.PushHead, MaxFiles: 5, MaxBytes: 9, Protected: []string{"x"}},
+		spec.Publish{Prefix: "b", MaxFiles: 7, MaxBytes: 3, Protected: []string{"y", "x"}, FourEyes: true})
+	want := spec.Publish{Prefix: "a", MaxFiles: 5, MaxBytes: 3, Protected: []string{"x", "y"}, FourEyes: true}
+	if diff := cmp.Diff(want, now); diff != "" {
+		t.Error(diff)
+	}
+	if again := StricterPublish(now, spec.Publish{Push: spec.PushHead, MaxFiles: 50, MaxBytes: 90}); again.Push != "" || !again.FourEyes || again.MaxFiles != 5 || len(again.Protected) != 2 {
+		t.Errorf("%+v", again)
+	}
+}
+
 func TestReplacedVerification(t *testing.T) {
 	verify := []string{"./ci/check.sh", "npm test", "make -C . test", "pytest tests/test_a.py", "sh tests/all.sh"}
 	pkg := func(old, new string) Change {

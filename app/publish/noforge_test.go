@@ -53,8 +53,8 @@ func (n noForge) CreatePullRequest(context.Context, github.Repo, github.NewPullR
 	return github.PullRequest{}, errAsked
 }
 func (n noForge) RevokeToken(context.Context, wire.GitToken) {}
-func (noForge) SignedCommit(context.Context, github.Repo, wire.GitToken, github.NewCommit) (github.Commit, error) {
-	return github.Commit{}, errAsked
+func (noForge) SignedCommit(context.Context, github.Repo, wire.GitToken, github.NewCommit) (github.MadeCommit, error) {
+	return github.MadeCommit{}, errAsked
 }
 
 func (noForge) PutBranch(context.Context, github.Repo, wire.GitToken, string, string, string) error {

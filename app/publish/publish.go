@@ -44,7 +44,7 @@ type GitHub interface {
 	CreatePullRequest(ctx context.Context, repo github.Repo, n github.NewPullRequest) (github.PullRequest, error)
 	PushToken(ctx context.Context, repositoryID int64) (wire.GitToken, error)
 	RevokeToken(ctx context.Context, token wire.GitToken)
-	SignedCommit(ctx context.Context, repo github.Repo, token wire.GitToken, n github.NewCommit) (github.Commit, error)
+	SignedCommit(ctx context.Context, repo github.Repo, token wire.GitToken, n github.NewCommit) (github.MadeCommit, error)
 	PutBranch(ctx context.Context, repo github.Repo, token wire.GitToken, branch, from, sha string) error
 	RequestReviewers(ctx context.Context, repo github.Repo, number int, people, teams []string) error
 	Reviewers(ctx context.Context, repo github.Repo, number int) (people, teams []string, err error)
@@ -637,9 +637,9 @@ func (p *Publisher) mayPush(ctx context.Context, j *job, branch string, m messag
 		return false, &refusal{scheduler.Stopped, ReasonDenied, fmt.Sprintf("%s, who asked for this, may not write to the repository any more.", s.RequesterLogin)}
 	}
 	if err := p.defaultBranchSafe(ctx, j); err != nil {
-		return err
+		return false, err
 	}
-	rules, err := j.github.BranchRules(ctx, j.repo, o.branch)
+	rules, err := j.github.BranchRules(ctx, j.repo, branch)
 	switch {
 	case errors.Is(err, github.ErrDenied), errors.Is(err, github.ErrNotFound):
 		// Plans without rulesets answer like this; the push itself decides.

@@ -22,6 +22,7 @@ const (
 	ReasonRules       = "branch_rules"           // rules of the repository refuse the push
 	ReasonPushRefused = "push_refused"           // GitHub refused the push
 	ReasonBranchMoved = "branch_moved"           // somebody else pushed to our branch
+	ReasonUnsigned    = "unsigned"               // the commit has to be signed, and cannot be
 	ReasonTerms       = "configuration_unusable" // what the repository says now cannot be read
 	ReasonUnprotected = "unprotected"            // the App could push to the default branch, and must not be able to
 	ReasonPullRefused = "pull_request_refused"   // GitHub refused the pull request

@@ -309,7 +309,7 @@ func TestSignedOntoAHead(t *testing.T) {
 // altered is a GitHub to which less is given than was asked for.
 type altered struct{ *github.Client }
 
-func (a altered) SignedCommit(ctx context.Context, repo github.Repo, token wire.GitToken, n github.NewCommit) (github.Commit, error) {
+func (a altered) SignedCommit(ctx context.Context, repo github.Repo, token wire.GitToken, n github.NewCommit) (github.MadeCommit, error) {
 	n.Files = n.Files[1:]
 	return a.Client.SignedCommit(ctx, repo, token, n)
 }

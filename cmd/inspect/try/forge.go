@@ -81,8 +81,8 @@ func (f forge) Protected(context.Context, github.Repo, string) (bool, error) {
 
 func (f forge) RevokeToken(context.Context, wire.GitToken) {}
 
-func (forge) SignedCommit(context.Context, github.Repo, wire.GitToken, github.NewCommit) (github.Commit, error) {
-	return github.Commit{}, errNoForge
+func (forge) SignedCommit(context.Context, github.Repo, wire.GitToken, github.NewCommit) (github.MadeCommit, error) {
+	return github.MadeCommit{}, errNoForge
 }
 
 func (forge) PutBranch(context.Context, github.Repo, wire.GitToken, string, string, string) error {
