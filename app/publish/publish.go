@@ -14,10 +14,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"inspect/app/authority"
-	"inspect/app/diagnosis"
 	"inspect/app/doctor"
 	"inspect/app/github"
 	"inspect/app/policy"
@@ -352,57 +350,6 @@ func (j *job) open() error {
 	return nil
 }
 
-// judgeVerification asks that every command of the pinned configuration ran,
-// that it is the command that ran, and that it showed something.
-func (p *Publisher) judgeVerification(ctx context.Context, j *job) (err error) {
-	if j.shown, err = evidence.Judge(j.outcome, p.opener(ctx, j.session.ID)); err != nil {
-		return err
-	}
-	if err := sameCommands(j.spec.Verify, j.outcome.Results); err != nil {
-		return err
-	}
-	switch v := j.shown.Verdict; {
-	case j.outcome.Kind != wire.OutcomeVerified:
-		return refuse(ReasonNotVerified, "The result was not verified.")
-	case v.Kind == evidence.Nothing:
-		return refuse(scheduler.ReasonNothingVerified, "Nothing was shown about the result: %s", sentence(v.Words))
-	case v.Kind == evidence.Failed:
-		return refuse(scheduler.ReasonVerifyFailed, "Verification failed: %s", sentence(v.Words))
-	}
-	return nil
-}
-
-func sameCommands(want []spec.Verify, got []wire.VerifyResult) error {
-	if len(want) != len(got) {
-		return refuse(ReasonNotVerified, "%d verify commands are declared, but %d results were reported.", len(want), len(got))
-	}
-	for i, w := range want {
-		g := got[i]
-		if g.Name != w.Name || g.Run != w.Run || orExit(g.Report) != orExit(w.Report) || g.Coverage != "" && g.Coverage != w.Coverage {
-			return refuse(ReasonNotVerified, "The results that were reported are not those of the repository's verify commands.")
-		}
-	}
-	return nil
-}
-
-func orExit(report string) string {
-	if report == "" {
-		return spec.ReportExit
-	}
-	return report
-}
-
-// opener reads evidence files; one that was never uploaded is empty.
-func (p *Publisher) opener(ctx context.Context, session string) evidence.Opener {
-	return func(sum string) (io.ReadCloser, error) {
-		r, err := p.blobs.Get(ctx, session, sum)
-		if errors.Is(err, storage.ErrBlobMissing) || errors.Is(err, storage.ErrBlobName) {
-			return io.NopCloser(strings.NewReader("")), nil
-		}
-		return r, err
-	}
-}
-
 // begin makes the directories of this try. They are the caller's to remove,
 // also after an error.
 func (p *Publisher) begin(ctx context.Context, j *job) error {
@@ -465,47 +412,6 @@ func (p *Publisher) load(ctx context.Context, j *job, sum string, rules policy.R
 		return p.baseMissing(ctx, j)
 	}
 	return err
-}
-
-// freshFor is how long what was read of a repository when a session began counts
-// as what it says now, if no push was told of since: GitHub's events arrive within
-// seconds, and a session has few requests.
-const freshFor = 10 * time.Minute
-
-// readAnew has what the repository says now count, where it is stricter than
-// what the session was pinned to.
-func (p *Publisher) readAnew(ctx context.Context, j *job) (err error) {
-	if p.noForge {
-		return nil
-	}
-	if s := j.session; !s.StartFrom.Valid && p.clock.Now().Sub(s.CreatedAt) < freshFor {
-		told, err := p.db.Q().PushTold(ctx, storage.PushToldParams{RepositoryID: s.RepositoryID, Since: s.CreatedAt.Add(-time.Minute)})
-		if err != nil {
-			return fmt.Errorf("look for pushes since session %s began: %w", s.ID, err)
-		}
-		if !told {
-			return nil
-		}
-	}
-	j.publish, err = terms.Now(ctx, j.github, j.repo, j.place.DefaultBranch, j.spec.Publish)
-	var broken *terms.Unusable
-	if errors.As(err, &broken) {
-		return refuse(ReasonTerms, "Nobody can tell what the repository forbids by now, so nothing is pushed; the work is kept. %s", sentence(broken.Error()))
-	}
-	return err
-}
-
-// rules are the stricter of the pinned configuration, which the floor bound
-// when the session began, the repository's as it is now, and the floor as it is
-// now.
-func (p *Publisher) rules(j *job) policy.Rules {
-	r := j.bounds.Tighten(policy.PublishRules(j.publish))
-	for _, v := range j.spec.Verify {
-		r.Verify = append(r.Verify, v.Run)
-	}
-	r.Find = p.leaks.Find
-	r.Known = func(text string) bool { return p.redactor.Known(text) != text }
-	return r
 }
 
 // judgeChange imports the result and asks policy about it. It returns the
@@ -616,61 +522,4 @@ func (p *Publisher) author(ctx context.Context) (Identity, error) {
 		return Identity{}, fmt.Errorf("ask who the App is: %v", err)
 	}
 	return identity(bot.Login, fmt.Sprintf("%d+%s@users.noreply.github.com", bot.ID, bot.Login)), nil
-}
-
-// gitHubCommitter is the address of the committer of what GitHub commits.
-const gitHubCommitter = "noreply@github.com"
-
-// mayPush asks again, at the last moment, whether the requester may write here
-// and whether rules of the repository would let the push pass; and whether they
-// want it signed.
-func (p *Publisher) mayPush(ctx context.Context, j *job, branch string, m message) (sign bool, err error) {
-	if p.noForge {
-		return false, nil
-	}
-	s := j.session
-	may, err := p.authority.Decide(ctx, j.github, j.repo, policy.ActorOf(s.RequesterID, s.RequesterLogin), policy.NeedWrite)
-	if err != nil {
-		return false, err
-	}
-	if !may.Allow {
-		return false, &refusal{scheduler.Stopped, ReasonDenied, fmt.Sprintf("%s, who asked for this, may not write to the repository any more.", s.RequesterLogin)}
-	}
-	if err := p.defaultBranchSafe(ctx, j); err != nil {
-		return false, err
-	}
-	rules, err := j.github.BranchRules(ctx, j.repo, branch)
-	switch {
-	case errors.Is(err, github.ErrDenied), errors.Is(err, github.ErrNotFound):
-		// Plans without rulesets answer like this; the push itself decides.
-		rules = nil
-	case err != nil:
-		return false, fmt.Errorf("read the rules for %s: %w", branch, err)
-	}
-	o := offer{branch: branch, message: m.text, email: m.by.Email, committer: m.by.Email}
-	if sign = wantsSigned(j.spec.Publish.Signed, rules); sign {
-		o.signed, o.committer = true, gitHubCommitter
-	}
-	if why := refusedBy(rules, o); why != "" {
-		return false, refuse(ReasonRules, "The repository's rules stand in the way: %s. Leave %s/** out of the rule or let the App bypass it.", why, strings.SplitN(branch, "/", 2)[0])
-	}
-	return sign, nil
-}
-
-// defaultBranchSafe refuses where the operator requires rules that keep the App
-// from the default branch and there are none any more.
-func (p *Publisher) defaultBranchSafe(ctx context.Context, j *job) error {
-	if required, _ := j.bounds.RequireProtection(); !required {
-		return nil
-	}
-	branch := j.place.DefaultBranch
-	safe, err := doctor.Protection(ctx, j.github, j.repo, branch)
-	if err != nil {
-		return fmt.Errorf("read the rules for %s: %w", branch, err)
-	}
-	if safe.Safe() {
-		return nil
-	}
-	return refuse(ReasonUnprotected, "%s Whoever runs Inspect requires that it does not (require_protection), so nothing is pushed; the work is kept. %s",
-		sentence(safe.Words(branch)), diagnosis.ToProtect)
 }

@@ -6,12 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"path"
 	"regexp"
 	"slices"
+	"strings"
 
 	"inspect/checks/evidence"
+	"inspect/envs/spec"
 	"inspect/envs/wire"
+	"inspect/scheduler"
+	"inspect/storage"
 )
 
 // showVerification puts what verification showed into the manifest, with the
@@ -143,4 +148,55 @@ func (p *Publisher) keepRun(ctx context.Context, j *job, prefix string, r wire.V
 		}
 	}
 	return nil
+}
+
+// judgeVerification asks that every command of the pinned configuration ran,
+// that it is the command that ran, and that it showed something.
+func (p *Publisher) judgeVerification(ctx context.Context, j *job) (err error) {
+	if j.shown, err = evidence.Judge(j.outcome, p.opener(ctx, j.session.ID)); err != nil {
+		return err
+	}
+	if err := sameCommands(j.spec.Verify, j.outcome.Results); err != nil {
+		return err
+	}
+	switch v := j.shown.Verdict; {
+	case j.outcome.Kind != wire.OutcomeVerified:
+		return refuse(ReasonNotVerified, "The result was not verified.")
+	case v.Kind == evidence.Nothing:
+		return refuse(scheduler.ReasonNothingVerified, "Nothing was shown about the result: %s", sentence(v.Words))
+	case v.Kind == evidence.Failed:
+		return refuse(scheduler.ReasonVerifyFailed, "Verification failed: %s", sentence(v.Words))
+	}
+	return nil
+}
+
+func sameCommands(want []spec.Verify, got []wire.VerifyResult) error {
+	if len(want) != len(got) {
+		return refuse(ReasonNotVerified, "%d verify commands are declared, but %d results were reported.", len(want), len(got))
+	}
+	for i, w := range want {
+		g := got[i]
+		if g.Name != w.Name || g.Run != w.Run || orExit(g.Report) != orExit(w.Report) || g.Coverage != "" && g.Coverage != w.Coverage {
+			return refuse(ReasonNotVerified, "The results that were reported are not those of the repository's verify commands.")
+		}
+	}
+	return nil
+}
+
+func orExit(report string) string {
+	if report == "" {
+		return spec.ReportExit
+	}
+	return report
+}
+
+// opener reads evidence files; one that was never uploaded is empty.
+func (p *Publisher) opener(ctx context.Context, session string) evidence.Opener {
+	return func(sum string) (io.ReadCloser, error) {
+		r, err := p.blobs.Get(ctx, session, sum)
+		if errors.Is(err, storage.ErrBlobMissing) || errors.Is(err, storage.ErrBlobName) {
+			return io.NopCloser(strings.NewReader("")), nil
+		}
+		return r, err
+	}
 }
