@@ -28,6 +28,7 @@ const (
 	ReasonPublishRefused    = "publish_refused"    // GitHub refuses for good
 	ReasonSuperseded        = "superseded"         // somebody moved what it works on
 	ReasonPullClosed        = "pull_closed"        // the pull request it works on was closed or merged
+	ReasonIssueGone         = "issue_gone"         // the issue it works on was deleted or moved to another repository
 	ReasonUnreachable       = "unreachable"        // the App does not reach the repository any more
 	ReasonArchived          = "archived"           // the repository takes nothing any more
 	ReasonPatch             = "patch"              // the verified result is a patch in the evidence, by design

@@ -10,6 +10,7 @@ import (
 
 	"inspect/app/github"
 	"inspect/app/policy"
+	"inspect/scheduler"
 	"inspect/storage"
 )
 
@@ -25,12 +26,30 @@ func (in *Intake) issues(ctx context.Context, guid string, p payload) (result, e
 		return in.labeled(ctx, guid, p, repo, *p.Issue, "")
 	case "locked", "unlocked":
 		return in.locked(ctx, p, repo, p.Issue.Number)
+	case "deleted", "transferred":
+		return in.issueGone(ctx, p, repo, *p.Issue)
 	case "reopened":
 		if in.o.Fates != nil {
 			return result{done, "the issue was opened again"}, in.o.Fates.IssueReopened(ctx, repo, p.Issue.Number, moment(p.Issue.UpdatedAt))
 		}
 	}
 	return ignore("nothing to do for the action %q", p.Action)
+}
+
+// issueGone ends the session that is at work on an issue which is there no more.
+func (in *Intake) issueGone(ctx context.Context, p payload, repo github.Repo, on issue) (result, error) {
+	s, found, err := in.openSession(ctx, in.o.DB.Q(), repo.ID, on.Number)
+	if err != nil {
+		return result{}, err
+	}
+	if !found {
+		return ignore("no session works on the issue that was %s", p.Action)
+	}
+	words := "The issue was " + p.Action + " while this session was at work. The work is kept in the evidence."
+	if err := in.o.Sessions.Supersede(ctx, s.ID, scheduler.ReasonIssueGone, words); err != nil {
+		return result{}, err
+	}
+	return result{done, "session " + s.ID + " ends: its issue was " + p.Action}, nil
 }
 
 // labeled starts a session on an issue or a pull request; head is what the
