@@ -1,11 +1,11 @@
 package web
 
 import (
-	"crypto/rand"
-	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
+
+	"github.com/google/uuid"
 
 	"inspect/app/intake"
 	"inspect/scheduler"
@@ -15,15 +15,8 @@ import (
 // maxForm bounds a form: a request and its escapes.
 const maxForm = 4 * intake.MaxAsk
 
+// formID is a random GUID: a form that is sent twice is one wish.
 var formID = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-
-// newFormID is a random GUID: a form that is sent twice is one wish.
-func newFormID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
-}
 
 // act takes a form of a session's page. What it asks for is worked on as a
 // command on GitHub is, with the same look at what the person may do.
@@ -89,7 +82,7 @@ func (p *pages) acts(r *http.Request, f *facts) (*actsView, error) {
 	if v.person.ID == 0 {
 		return nil, nil
 	}
-	a := &actsView{Person: v.person.Login, Form: v.form(), Wish: newFormID()}
+	a := &actsView{Person: v.person.Login, Form: v.form(), Wish: uuid.NewString()}
 	may, err := p.desk.may(r.Context(), v, refOf(f.repository))
 	if err != nil {
 		p.log.WarnContext(r.Context(), "what a person may do could not be learned", "account", v.person.ID, "repository", f.repository.ID, "error", err)

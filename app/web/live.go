@@ -71,12 +71,8 @@ func (p *pages) live(w http.ResponseWriter, r *http.Request) {
 	for {
 		events, err := p.db.Q().WebEventsAfter(r.Context(), storage.WebEventsAfterParams{SessionID: row.ID, After: after, AtMost: liveBatch})
 		if err == nil && len(events) > 0 {
-			rows := make([]storage.WebEventsRow, len(events))
-			for i, e := range events {
-				rows[i] = storage.WebEventsRow(e)
-			}
 			after = events[len(events)-1].Seq
-			err = send("add", after, "events", timeline(rows))
+			err = send("add", after, "events", later(events))
 		}
 		if err == nil {
 			row, err = p.db.Q().WebSession(r.Context(), row.ID)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"inspect/app/authority"
 	"inspect/app/github"
 	"inspect/app/intake"
@@ -297,7 +299,7 @@ func TestWishIsTold(t *testing.T) {
 		{"denied", "no_access: secret of the operator", 3, "You may not do that", "secret"},
 		{"replied", "for another", 4, "Everybody", "for another"},
 	} {
-		wish := newFormID()
+		wish := uuid.NewString()
 		if _, err := h.db.Q().ClaimIntent(t.Context(), storage.ClaimIntentParams{Key: intake.PageKey(wish), DeliveryGuid: wish, RepositoryID: 7, ActorID: c.actor, ActorLogin: "x", Kind: "page"}); err != nil {
 			t.Fatal(err)
 		}

@@ -45,12 +45,21 @@ type Line struct {
 }
 
 // Lines are a session's events in words, as its page has them.
-func Lines(events []storage.WebEventsRow) []Line {
+func Lines(events []storage.WebEventsAfterRow) []Line {
 	var out []Line
-	for _, v := range timeline(events) {
+	for _, v := range later(events) {
 		out = append(out, Line{v.Seq, v.At.UTC(), v.Kind, v.Title, v.Detail})
 	}
 	return out
+}
+
+// later is timeline for events that are read in their order.
+func later(events []storage.WebEventsAfterRow) []eventView {
+	rows := make([]storage.WebEventsRow, len(events))
+	for i, e := range events {
+		rows[i] = storage.WebEventsRow(e)
+	}
+	return timeline(rows)
 }
 
 // timeline puts events into words. Output that came in pieces is put together.

@@ -80,11 +80,7 @@ func (l *logs) print(ctx context.Context, db *storage.DB, id string) error {
 				break
 			}
 			after = events[len(events)-1].Seq
-			rows := make([]storage.WebEventsRow, len(events))
-			for i, e := range events {
-				rows[i] = storage.WebEventsRow(e)
-			}
-			if err := l.lines(web.Lines(rows)); err != nil {
+			if err := l.lines(web.Lines(events)); err != nil {
 				return err
 			}
 		}
