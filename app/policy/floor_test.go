@@ -162,7 +162,7 @@ publish: {protected: ["**/migrations/**", "a/**"], max_files: 10000, max_bytes: 
 		{"egress (at most)", "go, npm, *.internal.example:443", "floor: repositories[1]", ""},
 		{"secrets", "NPM_TOKEN, SEED", ".inspect.yml", ""},
 		{"secrets (at most)", "SEED, NPM_*", "floor: repositories[1]", ""},
-		{"publish.protected", ".github/**, .lfsconfig", "always", ""},
+		{"publish.protected", strings.Join(spec.AlwaysProtected(), ", "), "always", ""},
 		{"publish.protected", "infra/**", "floor: defaults", ""},
 		{"publish.max_bytes", "1MiB", "floor: repositories[1]", "64MiB"},
 		{"publish.prefix", "inspect", "default", ""},

@@ -142,7 +142,7 @@ func TestExplain(t *testing.T) {
 	if err := run(explainFlags{policy: floor}); err != nil {
 		t.Error(err)
 	}
-	rows("KEY VALUE FROM", "egress nothing default", "egress (at most) go floor: repositories[1]", "limits.timeout 5m floor: defaults, instead of 45m", "publish.protected .github/**, .lfsconfig always")
+	rows("KEY VALUE FROM", "egress nothing default", "egress (at most) go floor: repositories[1]", "limits.timeout 5m floor: defaults, instead of 45m", "publish.protected "+strings.Join(spec.AlwaysProtected(), ", ")+" always")
 	if n := notes.String(); !strings.Contains(n, "There is no .inspect.yml here") || !strings.Contains(n, "--repository-id") {
 		t.Errorf("notes %q", n)
 	}

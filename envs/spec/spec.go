@@ -253,9 +253,15 @@ const (
 // operator allows it.
 const PushHead = "head"
 
-// AlwaysProtected are globs no repository can take away. .lfsconfig says where
-// everybody's git-lfs fetches from, with their credentials.
-var alwaysProtected = []string{".github/**", ".lfsconfig"}
+// AlwaysProtected are globs no repository can take away: what says who reviews
+// (CODEOWNERS may be in three places), what Inspect does, where everybody's git-lfs
+// fetches from with their credentials, and what other machines run, with theirs, as
+// soon as a branch is pushed.
+var alwaysProtected = []string{
+	".github/**", "CODEOWNERS", ".inspect.yml", ".lfsconfig",
+	".buildkite/**", ".circleci/**", ".drone.yml", ".gitlab-ci.yml", ".travis.yml", ".woodpecker/**", ".woodpecker.yml",
+	"Jenkinsfile", "azure-pipelines.yml", "bitbucket-pipelines.yml", "cloudbuild.yaml",
+}
 
 // AlwaysProtected returns the globs that are protected whatever the file says.
 func AlwaysProtected() []string { return append([]string(nil), alwaysProtected...) }
