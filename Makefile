@@ -36,7 +36,7 @@ test:
 test-cgroup2: setup
 	@mkdir -p tmp
 	go test -c -o tmp/sandbox.test ./envs/sandbox
-	@.ci/guest sh -c 'cd envs/sandbox && INSPECT_TEST_CGROUPS=2 ../../tmp/sandbox.test -test.v -test.timeout 180m'
+	@.ci/guest sh -c 'cd envs/sandbox && INSPECT_TEST_CGROUPS=2 ../../tmp/sandbox.test -test.v -test.timeout 180m $(ARGS)'
 
 # In an emulated machine, too: few have OpenZFS in their kernel. The programs are
 # laid over that machine's own files, which it forgets.
