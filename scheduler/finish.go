@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,9 +58,13 @@ func judgeVerified(o wire.Outcome, sp spec.Spec) verdict {
 	var failed []string
 	for _, want := range sp.Verify {
 		r, ran := byName[want.Name]
-		switch {
-		case !ran, r.Run != want.Run:
+		if !ran || r.Run != want.Run {
 			return verdict{Failed, ReasonNothingVerified, fmt.Sprintf("The command %q of verify did not run, so nothing was published.", want.Name)}
+		}
+		r = lastRun(r)
+		switch {
+		case failsOnBase(o.Base, r):
+			// Whether in the same way is seen from the reports, when it is published.
 		case r.TimedOut:
 			failed = append(failed, fmt.Sprintf("%q was not over in time", want.Name))
 		case r.Signal != "":
@@ -74,6 +79,27 @@ func judgeVerified(o wire.Outcome, sp spec.Spec) verdict {
 		return verdict{Failed, ReasonVerifyFailed, "The change did not pass verification, so it was not published: " + strings.Join(failed, ", ") + ". The work is kept in the evidence."}
 	}
 	return verdict{to: Publishing}
+}
+
+// lastRun is how a command ended that was run again when it failed.
+func lastRun(r wire.VerifyResult) wire.VerifyResult {
+	if n := len(r.Again); n > 0 {
+		again := r.Again[n-1]
+		again.Name, again.Run = r.Name, r.Run
+		return again
+	}
+	return r
+}
+
+// failsOnBase says whether a command that said no said so on the base as well.
+func failsOnBase(base *wire.Column, r wire.VerifyResult) bool {
+	no := func(r wire.VerifyResult) bool {
+		return r.ExitCode > 0 && r.ExitCode != 127 && r.Signal == "" && !r.TimedOut
+	}
+	if base == nil || !no(r) {
+		return false
+	}
+	return slices.ContainsFunc(base.Results, func(b wire.VerifyResult) bool { return b.Name == r.Name && no(lastRun(b)) })
 }
 
 func orWords(s, otherwise string) string {

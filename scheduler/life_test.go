@@ -124,11 +124,35 @@ func TestOutcomesBecomeStates(t *testing.T) {
 		"exit status":      {o: with(func(o *wire.Outcome) { o.Results[0].ExitCode = 2 }), to: Failed, reason: ReasonVerifyFailed, words: `"unit" ended with status 2`},
 		"signal":           {o: with(func(o *wire.Outcome) { o.Results[0].Signal = "SIGKILL" }), to: Failed, reason: ReasonVerifyFailed, words: "SIGKILL"},
 		"too slow":         {o: with(func(o *wire.Outcome) { o.Results[0].TimedOut = true }), to: Failed, reason: ReasonVerifyFailed, words: "in time"},
-		"no change":        {o: wire.Outcome{Kind: wire.OutcomeNoChange}, to: NoChange, words: "changed nothing"},
-		"failed":           {o: wire.Outcome{Kind: wire.OutcomeFailed, Reason: wire.ReasonConflict, Words: "A conflict."}, to: Failed, reason: wire.ReasonConflict, words: "A conflict."},
-		"stopped":          {o: wire.Outcome{Kind: wire.OutcomeStopped}, to: Stopped, reason: ReasonStopped},
-		"timed out":        {o: wire.Outcome{Kind: wire.OutcomeTimedOut}, to: TimedOut, reason: ReasonTimeout},
-		"infrastructure":   {o: wire.Outcome{Kind: wire.OutcomeInfrastructure, Reason: "sync"}, to: "", reason: "sync"},
+		"passed when it ran again": {o: with(func(o *wire.Outcome) {
+			o.Results[0].ExitCode = 1
+			o.Results[0].Again = []wire.VerifyResult{{ExitCode: 1}, {ExitCode: 0}}
+		}), to: Publishing},
+		"failed each time": {o: with(func(o *wire.Outcome) {
+			o.Results[0].ExitCode = 1
+			o.Results[0].Again = []wire.VerifyResult{{ExitCode: 1}, {ExitCode: 2}}
+		}), to: Failed, reason: ReasonVerifyFailed, words: `"unit" ended with status 2`},
+		"fails on the base too": {o: with(func(o *wire.Outcome) {
+			o.Results[0].ExitCode = 1
+			o.Base = &wire.Column{Results: []wire.VerifyResult{{Name: "unit", ExitCode: 1}}}
+		}), to: Publishing},
+		"failed on the base, then passed": {o: with(func(o *wire.Outcome) {
+			o.Results[0].ExitCode = 1
+			o.Base = &wire.Column{Results: []wire.VerifyResult{{Name: "unit", ExitCode: 1, Again: []wire.VerifyResult{{ExitCode: 0}}}}}
+		}), to: Failed, reason: ReasonVerifyFailed},
+		"another fails on the base": {o: with(func(o *wire.Outcome) {
+			o.Results[0].ExitCode = 1
+			o.Base = &wire.Column{Results: []wire.VerifyResult{{Name: "lint", ExitCode: 1}}}
+		}), to: Failed, reason: ReasonVerifyFailed},
+		"its program is nowhere": {o: with(func(o *wire.Outcome) {
+			o.Results[0].ExitCode = 127
+			o.Base = &wire.Column{Results: []wire.VerifyResult{{Name: "unit", ExitCode: 127}}}
+		}), to: Failed, reason: ReasonVerifyFailed, words: "not installed"},
+		"no change":      {o: wire.Outcome{Kind: wire.OutcomeNoChange}, to: NoChange, words: "changed nothing"},
+		"failed":         {o: wire.Outcome{Kind: wire.OutcomeFailed, Reason: wire.ReasonConflict, Words: "A conflict."}, to: Failed, reason: wire.ReasonConflict, words: "A conflict."},
+		"stopped":        {o: wire.Outcome{Kind: wire.OutcomeStopped}, to: Stopped, reason: ReasonStopped},
+		"timed out":      {o: wire.Outcome{Kind: wire.OutcomeTimedOut}, to: TimedOut, reason: ReasonTimeout},
+		"infrastructure": {o: wire.Outcome{Kind: wire.OutcomeInfrastructure, Reason: "sync"}, to: "", reason: "sync"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			use := sp

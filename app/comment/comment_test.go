@@ -100,6 +100,11 @@ func cases() map[string]string {
 			delivered(f)
 			f.Receipt.Signed, f.Receipt.Reviewers, f.Receipt.Unasked = true, []string{"hubot", "octocat/core"}, []string{"monalisa: @monalisa may not, fixes #1"}
 		}),
+		"delivered-standing": with(facts("delivered"), func(f *Facts) {
+			delivered(f)
+			f.NoNew, f.Stands = true, []string{"unit: example.com/m TestOld", "unit: example.com/m Test|@octocat", "lint: exit status 1, here and there; without a report nobody knows whether for the same reason", "a", "b", "c"}
+			f.Verify[0].Passed, f.Verify[0].Words = false, "3 of 212 tests failed"
+		}),
 		"delivered-head": with(facts("delivered"), func(f *Facts) { delivered(f); f.OnHead = true }),
 		"patch":          with(facts("no_change"), func(f *Facts) { f.Reason, f.Words = "patch", "The result is kept as a patch." }),
 		"delivered-model": with(facts("delivered"), func(f *Facts) {

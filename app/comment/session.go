@@ -48,6 +48,10 @@ type Facts struct {
 
 	Snapshot *Snapshot
 	Verify   []Verify
+	// Stands are what fails of a delivered result and fails on the base in the
+	// same way; NoNew says that this is all that fails.
+	NoNew    bool
+	Stands   []string
 	Receipt  *Receipt
 	Kept     []Link // where the work of a session that was not delivered is
 	Evidence string // address of the evidence
@@ -110,6 +114,7 @@ func Render(f Facts) string {
 	}
 	writeApprovals(&b, f)
 	writeReceipt(&b, f)
+	writeStands(&b, f)
 	writeVerify(&b, f.Verify)
 	writeKept(&b, f)
 	writeRefused(&b, f)
@@ -192,6 +197,25 @@ func codes(list []string) string {
 		out = append(out, redact.Code(redact.Cut(w, 300)))
 	}
 	return strings.Join(out, ", ")
+}
+
+// writeStands says why a delivered result is no success.
+func writeStands(b *strings.Builder, f Facts) {
+	if f.State != "delivered" || !f.NoNew {
+		return
+	}
+	const most = 5
+	fmt.Fprintf(b, "\n**No new failures, but no success either**: %s on the base in the same way: ", render.Count(len(f.Stands), "thing fails, and does so", "things fail, and do so"))
+	for i, s := range f.Stands[:min(len(f.Stands), most)] {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString(plain(redact.Cut(s, 200)))
+	}
+	if n := len(f.Stands) - most; n > 0 {
+		fmt.Fprintf(b, "; and %d more", n)
+	}
+	b.WriteString(".\n")
 }
 
 func writeVerify(b *strings.Builder, verify []Verify) {

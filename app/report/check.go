@@ -147,12 +147,13 @@ func (r *Reporter) create(ctx context.Context, st *story, name string, run githu
 }
 
 // headRun is the check run on the head that a session worked on. How the work
-// went is not that commit's fault, so it is neutral whatever came of it.
+// went is not that commit's fault, so it is neutral whatever came of it, or asks
+// where the repository wants no neutral one.
 func (r *Reporter) headRun(st *story) github.CheckRun {
 	s := st.session
 	run := github.CheckRun{
 		Name: CheckName, HeadSHA: s.BaseSha, ExternalID: s.ID + "/head", DetailsURL: r.sessionURL(s.ID),
-		Status: "completed", Conclusion: render.Neutral, Started: s.CreatedAt, Completed: s.FinishedAt.Time,
+		Status: "completed", Conclusion: render.Ask(render.Neutral, st.spec.Checks.Required), Started: s.CreatedAt, Completed: s.FinishedAt.Time,
 	}
 	words := r.redactor.String(s.Words)
 	if rc := st.receipt; rc != nil && s.State == scheduler.Delivered {
@@ -180,7 +181,7 @@ func (r *Reporter) run(st *story) (github.CheckRun, error) {
 	rc := st.receipt
 	if s.State != scheduler.Delivered {
 		words := r.redactor.String(s.Words)
-		run.Conclusion = conclusion(s.State)
+		run.Conclusion = render.Ask(conclusion(s.State), st.spec.Checks.Required)
 		run.Title = redact.OneLine("Not delivered: "+words, render.MaxTitle)
 		run.Summary = redact.Cut("A commit was pushed, but the session did not end as delivered.\n\n"+redact.Neutralise(words), render.MaxSummary)
 		return run, nil
@@ -195,7 +196,7 @@ func (r *Reporter) run(st *story) (github.CheckRun, error) {
 		Branch: rc.Branch, HeadSHA: rc.HeadSHA, PullRequest: rc.PullRequest, EvidenceDigest: rc.Evidence,
 		EventsHead: rc.EventsHead, EventsCount: rc.EventsCount, SessionURL: r.sessionURL(s.ID),
 	})
-	run.Conclusion, run.Title, run.Summary, run.Text = render.Success, out.Title, out.Summary, out.Text
+	run.Conclusion, run.Title, run.Summary, run.Text = render.Conclusion(st.kept.Manifest, st.spec.Checks.Required), out.Title, out.Summary, out.Text
 	for _, a := range out.Annotations {
 		run.Annotations = append(run.Annotations, github.Annotation{Path: a.Path, StartLine: a.Line, EndLine: a.Line, Level: a.Level, Title: a.Title, Message: a.Message})
 	}

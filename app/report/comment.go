@@ -13,6 +13,7 @@ import (
 	"inspect/app/comment"
 	"inspect/app/github"
 	"inspect/app/publish"
+	"inspect/checks/evidence"
 	"inspect/checks/render"
 	"inspect/scheduler"
 	"inspect/storage"
@@ -212,6 +213,7 @@ func (r *Reporter) facts(st *story) comment.Facts {
 		if k.Manifest.Model.Name != "" {
 			f.Calls = k.Manifest.Model
 		}
+		f.NoNew, f.Stands = k.Manifest.Verdict.Kind == evidence.NoNew, k.Manifest.Verdict.Stands
 		f.Refused, f.More = k.Manifest.Egress.Refused, k.Manifest.Egress.More
 		for _, c := range k.Manifest.Checks {
 			f.Verify = append(f.Verify, comment.Verify{Name: c.Name, Run: c.Run, Passed: c.Passed, Words: c.Words})

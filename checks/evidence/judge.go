@@ -36,7 +36,8 @@ type Check struct {
 
 	ended string // how it ended, without its report
 	clean bool   // it ended with exit status 0
-	torn  bool   // its report does not say which tests there are
+	torn  bool   // its report does not say which tests or findings there are
+	late  bool   // it did not end in time
 }
 
 // MaxFindings bounds Check.Findings.
@@ -130,7 +131,7 @@ func judgeRun(v wire.VerifyResult, open Opener) (Check, error) {
 	}
 	switch {
 	case v.TimedOut:
-		c.ended = "did not end in time"
+		c.ended, c.late = "did not end in time", true
 	case v.Signal != "":
 		c.ended = "was ended by " + redact.OneLine(v.Signal, 40)
 	default:
@@ -145,10 +146,11 @@ func judgeRun(v wire.VerifyResult, open Opener) (Check, error) {
 	if err != nil {
 		return c, fmt.Errorf("read the report of %s: %w", v.Name, err)
 	}
+	c.torn = r.damage != ""
 	if kind == spec.ReportSARIF {
 		c.judgeFindings(r)
 	} else {
-		c.Tests, c.torn = r.tests(), r.damage != ""
+		c.Tests = r.tests()
 		c.judgeTests(r)
 	}
 	return c, nil

@@ -48,6 +48,7 @@ type Case struct {
 	output   string        // of a failed one
 	cached   bool          // it ran another time, and so did its duration
 	times    int           // the report has it so often, those left out that were skipped
+	failed   int           // and so often of these it failed
 }
 
 // String is the identity as people are shown it.
@@ -94,11 +95,15 @@ func (r *report) add(c Case) {
 	if c.Outcome != TestSkipped {
 		c.times = 1
 	}
+	if c.Outcome == TestFailed {
+		c.failed = 1
+	}
 	if i, ok := r.at[c.ID()]; ok {
 		have := &r.cases[i]
 		have.cached = have.cached || c.cached
 		have.Duration += c.Duration
 		have.times += c.times
+		have.failed += c.failed
 		switch {
 		case c.Outcome == TestFailed && have.Outcome != TestFailed:
 			have.Outcome, have.output = TestFailed, c.output

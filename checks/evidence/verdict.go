@@ -18,6 +18,9 @@ const (
 	// Doubtful: the commands ended well, and something about what they showed is
 	// for a person to accept first. See Verdict.Doubts.
 	Doubtful = "doubtful"
+	// NoNew: some commands fail, and what fails of them fails on the base in the
+	// same way. It shows no more than that: never a success either.
+	NoNew = "no_new_failures"
 )
 
 // Verdict is what all checks together say.
@@ -28,7 +31,11 @@ type Verdict struct {
 	Failed  int    `json:"failed"`
 	Skipped int    `json:"skipped"`
 	Fixed   int    `json:"fixed,omitempty"` // failed on the base
-	Flaky   int    `json:"flaky,omitempty"`
+	// Standing are how many of Failed fail on the base in the same way, Stands what
+	// they are, at most maxNamed. Both are only there with NoNew.
+	Standing int      `json:"standing,omitempty"`
+	Stands   []string `json:"stands,omitempty"`
+	Flaky    int      `json:"flaky,omitempty"`
 	// Vanished are tests that ran on the base and do not, or are skipped, now.
 	Vanished int `json:"vanished,omitempty"`
 	// Doubts are what a person who did not ask for the work has to accept, most
@@ -192,6 +199,11 @@ func (j *Judgement) decide() {
 	switch {
 	case len(j.Checks) == 0:
 		v.Kind, v.Words = Nothing, "no verify command is declared, so nothing shows that the change works"
+	case len(bad) > 0 && len(v.Doubts) == 0 && j.standing():
+		v.Kind, v.Words = NoNew, "what fails, fails on the base in the same way: "+bad[0]
+		if len(bad) > 1 {
+			v.Words += fmt.Sprintf("; %s more", plural(len(bad)-1, "command", "commands"))
+		}
 	case len(bad) > 0:
 		v.Kind, v.Words = Failed, bad[0]
 		if len(bad) > 1 {

@@ -53,8 +53,8 @@ func (w *judged) judge(o wire.Outcome) Judgement {
 	return j
 }
 
-func column(v wire.VerifyResult) *wire.Column {
-	return &wire.Column{Results: []wire.VerifyResult{v}}
+func column(v ...wire.VerifyResult) *wire.Column {
+	return &wire.Column{Results: v}
 }
 
 // What agents do to get a green light, and what is told of it.
@@ -207,5 +207,79 @@ func TestNewFindings(t *testing.T) {
 	j = w.judge(wire.Outcome{Results: []wire.VerifyResult{lint(0, "{")}, Base: column(lint(0, sarif(1)))})
 	if j.Verdict.Kind != Doubtful {
 		t.Errorf("%+v", j.Verdict)
+	}
+}
+
+// What fails on the base in the same way is told apart from what the change broke.
+func TestNoNewFailures(t *testing.T) {
+	w := &judged{t, map[string]string{"out": ""}}
+	bad := suite("a!", "b!", "c")
+	again := func(runs ...wire.VerifyResult) wire.VerifyResult {
+		runs[0].Again = runs[1:]
+		return runs[0]
+	}
+	ended := func(v wire.VerifyResult, signal string, late bool) wire.VerifyResult {
+		v.Signal, v.TimedOut = signal, late
+		return v
+	}
+	bare := func(exit int) wire.VerifyResult {
+		return wire.VerifyResult{Name: "unit", Run: "run", Report: "exit", ExitCode: exit}
+	}
+	lint := func(exit int, rules ...string) wire.VerifyResult {
+		var all []string
+		for _, r := range rules {
+			all = append(all, fmt.Sprintf(`{"ruleId":%q,"message":{"text":"m"},"locations":[{"physicalLocation":{"artifactLocation":{"uri":"a.go"},"region":{"startLine":3}}}]}`, r))
+		}
+		v := w.ran(exit, `{"version":"2.1.0","runs":[{"results":[`+strings.Join(all, ",")+`]}]}`)
+		v.Report = "sarif:r"
+		return v
+	}
+	same := &wire.Column{Same: true}
+	for name, c := range map[string]struct {
+		result wire.VerifyResult
+		base   *wire.Column
+		kind   string
+		stands int
+		fixed  int
+	}{
+		"the same tests fail":                     {w.ran(1, bad), column(w.ran(1, bad)), NoNew, 2, 0},
+		"one of them is fixed":                    {w.ran(1, suite("a!", "b", "c")), column(w.ran(1, bad)), NoNew, 1, 1},
+		"one fails that passed":                   {w.ran(1, suite("a!", "b!", "c!")), column(w.ran(1, bad)), Failed, 0, 0},
+		"one fails that is new":                   {w.ran(1, suite("a!", "b!", "c", "d!")), column(w.ran(1, bad)), Failed, 0, 0},
+		"one of a name fails, now both":           {w.ran(1, suite("a!", "a!", "c")), column(w.ran(1, suite("a!", "a", "c"))), Failed, 0, 0},
+		"a passing one vanished":                  {w.ran(1, suite("a!", "b!")), column(w.ran(1, bad)), Failed, 0, 0},
+		"a failing one vanished":                  {w.ran(1, suite("a!", "c")), column(w.ran(1, bad)), Failed, 0, 0},
+		"a failing one is skipped":                {w.ran(1, suite("a!", "b?", "c")), column(w.ran(1, bad)), Failed, 0, 0},
+		"the result's report is cut":              {w.ran(1, bad[:len(bad)-4]), column(w.ran(1, bad)), Failed, 0, 0},
+		"the base's report is cut":                {w.ran(1, bad), column(w.ran(1, bad[:len(bad)-4])), Failed, 0, 0},
+		"no report in either place":               {w.ran(1, ""), column(w.ran(1, "")), Failed, 0, 0},
+		"the reports name nothing":                {w.ran(1, suite("a", "b", "c")), column(w.ran(1, suite("a", "b", "c"))), Failed, 0, 0},
+		"a forged report":                         {w.ran(0, bad), column(w.ran(1, bad)), Doubtful, 0, 0},
+		"the base passes when it runs again":      {w.ran(1, bad), column(again(w.ran(1, bad), w.ran(0, suite("a", "b", "c")))), Failed, 0, 0},
+		"one of the base's fails only now and so": {w.ran(1, bad), column(again(w.ran(1, bad), w.ran(1, suite("a!", "b", "c")))), Failed, 0, 0},
+		"a flaky one besides":                     {again(w.ran(1, suite("a!", "b!", "c!")), w.ran(1, bad)), column(w.ran(1, bad)), NoNew, 2, 0},
+		"the base was not all run":                {w.ran(1, bad), &wire.Column{Results: []wire.VerifyResult{w.ran(1, bad)}, Words: "No disk."}, Failed, 0, 0},
+		"there is no base":                        {w.ran(1, bad), nil, Failed, 0, 0},
+		"it was killed":                           {ended(w.ran(-1, bad), "SIGKILL", false), column(ended(w.ran(-1, bad), "SIGKILL", false)), Failed, 0, 0},
+		"it was not over in time":                 {ended(w.ran(1, bad), "", true), column(ended(w.ran(1, bad), "", true)), Failed, 0, 0},
+		"the same bare status":                    {bare(2), column(bare(2)), NoNew, 1, 0},
+		"another bare status":                     {bare(2), column(bare(1)), Failed, 0, 0},
+		"its program is not there":                {bare(127), column(bare(127)), Failed, 0, 0},
+		"the same findings":                       {lint(1, "R1", "R2"), column(lint(1, "R2", "R1")), NoNew, 1, 0},
+		"a new finding":                           {lint(1, "R1", "R3"), column(lint(1, "R2", "R1")), Failed, 0, 0},
+		"no finding":                              {lint(1), column(lint(1)), Failed, 0, 0},
+	} {
+		v := w.judge(wire.Outcome{Results: []wire.VerifyResult{c.result}, Base: c.base, BaseTests: same}).Verdict
+		if v.Kind != c.kind || v.Standing != c.stands || len(v.Stands) != c.stands || v.Kind == NoNew && v.Fixed != c.fixed {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+	// Another command that is broken decides.
+	lintNow := bare(1)
+	lintNow.Name = "lint"
+	lintThen := lintNow
+	lintThen.ExitCode = 0
+	if v := w.judge(wire.Outcome{Results: []wire.VerifyResult{w.ran(1, bad), lintNow}, Base: column(w.ran(1, bad), lintThen), BaseTests: same}).Verdict; v.Kind != Failed {
+		t.Errorf("%+v", v)
 	}
 }

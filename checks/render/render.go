@@ -31,6 +31,27 @@ const (
 	ActionRequired = "action_required"
 )
 
+// Conclusion of the check run of a result that was delivered: success only for
+// what passed, or what a person accepted.
+func Conclusion(m evidence.Manifest, required bool) string {
+	switch m.Verdict.Kind {
+	case evidence.Passed, evidence.Doubtful:
+		return Success
+	case evidence.NoNew:
+		return Ask(Neutral, required)
+	}
+	return Failure
+}
+
+// Ask is a conclusion as a repository wants it that requires the check: GitHub
+// counts a neutral one as passed.
+func Ask(conclusion string, required bool) string {
+	if required && conclusion == Neutral {
+		return ActionRequired
+	}
+	return conclusion
+}
+
 // Delivery is what the manifest cannot know: where the result went.
 type Delivery struct {
 	Branch         string
@@ -73,6 +94,14 @@ func Brief(m evidence.Manifest) string {
 func Title(m evidence.Manifest) string {
 	v := m.Verdict
 	var parts []string
+	if v.Kind == evidence.NoNew {
+		fails := "fail"
+		if v.Standing == 1 {
+			fails = "fails"
+		}
+		parts = append(parts, fmt.Sprintf("no new failures: %d %s on the base too", v.Standing, fails))
+		v.Failed = 0
+	}
 	for _, p := range []struct {
 		n     int
 		words string
@@ -151,6 +180,9 @@ func Verdict(m evidence.Manifest) string {
 		}
 		b.WriteString(list(items, 10))
 	}
+	if v.Kind == evidence.NoNew {
+		b.WriteString("**" + Count(v.Standing, "failure", "failures") + ", on the base as well:**\n\n" + list(v.Stands, 10))
+	}
 	if len(v.Old) > 0 {
 		b.WriteString("**What is expected has changed: with the base's own tests over the changed sources, these do not pass:**\n\n" + list(v.Old, 10))
 	}
@@ -159,6 +191,13 @@ func Verdict(m evidence.Manifest) string {
 		b.WriteString("**The repository's own commands pass in a clean clone of the result.**")
 	case evidence.Doubtful:
 		b.WriteString("**The repository's own commands end well in a clean clone of the result, but what they show is in doubt.**")
+	case evidence.NoNew:
+		b.WriteString("**The repository's own commands fail in a clean clone of the result as they fail in one of the base.**")
+		if v.Passed == 0 {
+			b.WriteString(" **Nothing passes besides, so nothing shows that the result works.**")
+		} else {
+			b.WriteString(" That nothing else fails is the word of their reports alone.")
+		}
 	case evidence.Failed:
 		b.WriteString("**The repository's own commands fail in a clean clone of the result.**")
 	default:
@@ -228,7 +267,7 @@ func Notes(m evidence.Manifest) []string {
 		}
 	}
 	for _, c := range m.Compared {
-		if n := len(c.Still); n > 0 {
+		if n := len(c.Still); n > 0 && m.Verdict.Kind != evidence.NoNew { // there it stands above
 			out = append(out, fmt.Sprintf("%s: %s on the base as well: %s", c.Name, Count(n, "test fails", "tests fail"), strings.Join(c.Still[:min(n, 3)], ", ")))
 		}
 	}

@@ -350,6 +350,7 @@ func build(root *yaml.Node) Spec {
 	if text(child(publish, "reviewers"), &s.Publish.Reviewers); s.Publish.Reviewers == ReviewersCode {
 		s.Publish.Reviewers = ""
 	}
+	s.Checks.Required = yes(child(child(root, "checks"), "required"))
 	texts(child(child(root, "triggers"), "labels"), &s.Triggers.Labels)
 	return s
 }

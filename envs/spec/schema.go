@@ -129,7 +129,7 @@ func schema() field {
 			"reviewers": {kind: kindText, help: "codeowners or none", only: []string{ReviewersCode, ReviewersNone}},
 		}},
 		"checks": {kind: kindMap, help: "a map", fields: map[string]field{
-			"required": {kind: kindBool, help: "true or false", laterIf: func(s string) bool { return s == "true" }},
+			"required": {kind: kindBool, help: "true or false"},
 		}},
 		"triggers": {kind: kindMap, help: "a map", fields: map[string]field{
 			"labels":               {kind: kindList, help: "a list of label names", item: &field{kind: kindText, help: "a label name", check: notBlank, max: 50}, max: 10},

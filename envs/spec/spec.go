@@ -44,7 +44,15 @@ type Spec struct {
 	KeepFailed time.Duration `json:"keep_failed,omitempty"`
 	Harness    Harness       `json:"harness"`
 	Publish    Publish       `json:"publish"`
+	Checks     Checks        `json:"checks,omitzero"`
 	Triggers   Triggers      `json:"triggers"`
+}
+
+// Checks are how check runs are concluded.
+type Checks struct {
+	// Required: GitHub asks for a check run of ours before a merge. It counts a
+	// neutral one as passed, so that one asks for action instead.
+	Required bool `json:"required,omitempty"`
 }
 
 // Step is a shell line, run with sh -c in the sandbox, and the names of the

@@ -48,6 +48,7 @@ verify:
 limits: {cpu: 1.5, memory: 512MiB, pids: 64, disk: 1GiB, egress: 2GiB, timeout: 5m, concurrent: 2, budget_usd: 2.125}
 harness: {kind: command, command: "fix-it --fast", model: anthropic/claude-sonnet}
 publish: {prefix: robots, draft: true, push: stacked, protected: ["**/migrations/**"], max_files: 7, max_bytes: 1MiB, four_eyes: true, signed: never}
+checks: {required: true}
 triggers: {labels: [inspect, "help wanted"], commands: write, on_buildkite_failure: false}
 `))
 	if problems != nil {
@@ -67,6 +68,7 @@ triggers: {labels: [inspect, "help wanted"], commands: write, on_buildkite_failu
 		Refresh:  Default().Refresh,
 		Harness:  Harness{Kind: "command", Command: "fix-it --fast", Model: "anthropic/claude-sonnet"},
 		Publish:  Publish{Prefix: "robots", Protected: []string{"**/migrations/**"}, MaxFiles: 7, MaxBytes: 1 << 20, FourEyes: true, Signed: SignedNever},
+		Checks:   Checks{Required: true},
 		Triggers: Triggers{Labels: []string{"inspect", "help wanted"}, Commands: "write"},
 	}
 	if d := cmp.Diff(want, got); d != "" {
