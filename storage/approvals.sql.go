@@ -425,6 +425,54 @@ func (q *Queries) PendingApprovals(ctx context.Context, sessionID string) ([]App
 	return items, nil
 }
 
+const publishQuestions = `-- name: PublishQuestions :many
+SELECT id, session_id, kind, asked, words, digest, bundle, policy, base_sha, remote_head, asked_by, asked_login, state, requested_at, expires_at, answered_by, answered_login, answered_how, answered_at FROM approvals WHERE session_id = $1 AND kind = 'publish' ORDER BY id
+`
+
+// What was asked before a result may be pushed, whatever came of it.
+func (q *Queries) PublishQuestions(ctx context.Context, sessionID string) ([]Approval, error) {
+	rows, err := q.db.QueryContext(ctx, publishQuestions, sessionID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Approval
+	for rows.Next() {
+		var i Approval
+		if err := rows.Scan(
+			&i.ID,
+			&i.SessionID,
+			&i.Kind,
+			&i.Asked,
+			&i.Words,
+			&i.Digest,
+			&i.Bundle,
+			&i.Policy,
+			&i.BaseSha,
+			&i.RemoteHead,
+			&i.AskedBy,
+			&i.AskedLogin,
+			&i.State,
+			&i.RequestedAt,
+			&i.ExpiresAt,
+			&i.AnsweredBy,
+			&i.AnsweredLogin,
+			&i.AnsweredHow,
+			&i.AnsweredAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const sessionsOfPull = `-- name: SessionsOfPull :many
 
 SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context, pull_seen_at FROM sessions WHERE repository_id = $1

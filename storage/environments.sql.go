@@ -422,6 +422,9 @@ func (q *Queries) ReleaseScene(ctx context.Context, sessionID string) (int64, er
 }
 
 const reopenSession = `-- name: ReopenSession :one
+WITH gone AS (
+  DELETE FROM effects WHERE session_id = $4::text AND key LIKE '%/check-head'
+)
 UPDATE sessions SET state = 'queued', reason = '', words = '', queue_reason = 'waiting for its turn', version = version + 1,
   state_at = $1::timestamptz, deadline = $2, next_check_at = $1::timestamptz,
   stop_at = NULL, stop_by = '', stop_words = '', stop_reason = '', head_check_run_id = 0, finished_at = NULL, reported_at = NULL, outcome = NULL,
@@ -439,6 +442,7 @@ type ReopenSessionParams struct {
 	Version   int64
 }
 
+// Its check run on a pull request's head is completed, so that another is made.
 func (q *Queries) ReopenSession(ctx context.Context, arg ReopenSessionParams) (Session, error) {
 	row := q.db.QueryRowContext(ctx, reopenSession,
 		arg.Now,

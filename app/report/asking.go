@@ -2,7 +2,9 @@ package report
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 
 	"inspect/app/approve"
 	"inspect/app/comment"
@@ -69,7 +71,7 @@ func (r *Reporter) askingRun(ctx context.Context, st *story, head string) error 
 			run.Title = redact.Cut("Held back: "+render.Title(*m), render.MaxTitle)
 			run.Summary = redact.Cut(run.Summary+"\n\n"+render.Brief(*m), render.MaxSummary)
 		}
-		step, err := r.steps.Begin(ctx, st.session.ID, 0, "asking-"+p.Digest)
+		step, err := r.steps.Begin(ctx, st.session.ID, 0, askingStep(p))
 		if err != nil || step.Done {
 			return err
 		}
@@ -86,6 +88,66 @@ func (r *Reporter) askingRun(ctx context.Context, st *story, head string) error 
 			}
 		}
 		return step.End(ctx, id)
+	}
+	return nil
+}
+
+// askingStep names the making of that run: the same may be asked twice.
+func askingStep(a storage.Approval) string { return fmt.Sprintf("asking-%d", a.ID) }
+
+// answeredRuns takes back what the runs of questions say that wait no more. On the
+// head of a pull request they are newer than the session's own run, so that GitHub
+// would go on counting them.
+func (r *Reporter) answeredRuns(ctx context.Context, st *story) error {
+	s := st.session
+	if s.PullNumber == 0 {
+		return nil
+	}
+	all, err := r.db.Q().PublishQuestions(ctx, s.ID)
+	if err != nil {
+		return fmt.Errorf("look for the questions of session %s: %w", s.ID, err)
+	}
+	for _, a := range all {
+		if slices.ContainsFunc(st.pending, func(p storage.Approval) bool { return p.ID == a.ID }) {
+			continue
+		}
+		made, err := r.steps.Done(ctx, s.ID, 0, askingStep(a))
+		if err != nil {
+			return err
+		}
+		if made == nil {
+			continue // there was nothing to put it on
+		}
+		var id int64
+		if err := json.Unmarshal(made, &id); err != nil {
+			return fmt.Errorf("read which check run asked in session %s: %w", s.ID, err)
+		}
+		step, err := r.steps.Begin(ctx, s.ID, 0, fmt.Sprintf("answered-%d", a.ID))
+		if err != nil {
+			return err
+		}
+		if step.Done {
+			continue
+		}
+		words := map[string]string{scheduler.ApprovalApproved: "Allowed", scheduler.ApprovalRejected: "Rejected"}[a.State]
+		switch {
+		case words == "":
+			words = "Does not wait any more"
+		case a.AnsweredLogin != "":
+			words += " by " + a.AnsweredLogin
+		}
+		run := github.CheckRun{
+			Name: CheckName, Status: "completed", Conclusion: render.Neutral, Completed: r.clock.Now(), DetailsURL: r.sessionURL(s.ID),
+			Title:   redact.OneLine(words, render.MaxTitle),
+			Summary: "What held the result back is answered. How the session goes on, and ends, is in its own check run.",
+		}
+		err = st.github.UpdateCheckRun(github.ForSession(ctx, s.ID, step.Key()), st.repo, id, run)
+		if err != nil && !lost(err) {
+			return fmt.Errorf("take back the question of session %s: %w", s.ID, err)
+		}
+		if err := step.End(ctx, id); err != nil {
+			return err
+		}
 	}
 	return nil
 }

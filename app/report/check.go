@@ -16,10 +16,9 @@ import (
 // CheckName is the name of the check run on a pushed commit.
 const CheckName = "inspect"
 
-// checkRun creates the check runs of an ended session, one request each,
-// completed from the start: on the commit that it pushed, and on the head of the
-// pull request that it worked on. A session that has neither has none; its
-// comment is the result.
+// checkRun creates the check run on the commit that an ended session pushed, in
+// one request, completed from the start. A session that pushed none has none; its
+// comment is the result. That of a pull request's head is another, see headCheck.
 func (r *Reporter) checkRun(ctx context.Context, st *story) error {
 	s := &st.session
 	if !st.ended {
@@ -40,21 +39,6 @@ func (r *Reporter) checkRun(ctx context.Context, st *story) error {
 	if s.CheckRunID != 0 && s.State == scheduler.Delivered && st.kept != nil {
 		if err := r.annotate(ctx, st); err != nil {
 			return err
-		}
-	}
-	if s.PullNumber > 0 && s.HeadCheckRunID == 0 {
-		id, err := r.create(ctx, st, "check-head", r.headRun(st))
-		if errors.Is(err, github.ErrInvalid) || errors.Is(err, github.ErrNotFound) {
-			// The commit is not there any more. The comment says what came of the work.
-			r.log.Info("there is no check run on the head that was worked on", "session", s.ID, "why", err)
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		s.HeadCheckRunID = id
-		if err := r.db.Q().SetSessionHeadCheckRun(ctx, storage.SetSessionHeadCheckRunParams{ID: s.ID, HeadCheckRunID: id}); err != nil {
-			return fmt.Errorf("record the check run of session %s: %w", s.ID, err)
 		}
 	}
 	return nil
@@ -144,24 +128,6 @@ func (r *Reporter) create(ctx context.Context, st *story, name string, run githu
 		return 0, fmt.Errorf("create the check run of session %s: %w", s.ID, err)
 	}
 	return id, step.End(ctx, id)
-}
-
-// headRun is the check run on the head that a session worked on. How the work
-// went is not that commit's fault, so it is neutral whatever came of it, or asks
-// where the repository wants no neutral one.
-func (r *Reporter) headRun(st *story) github.CheckRun {
-	s := st.session
-	run := github.CheckRun{
-		Name: CheckName, HeadSHA: s.BaseSha, ExternalID: s.ID + "/head", DetailsURL: r.sessionURL(s.ID),
-		Status: "completed", Conclusion: render.Ask(render.Neutral, st.spec.Checks.Required), Started: s.CreatedAt, Completed: s.FinishedAt.Time,
-	}
-	words := r.redactor.String(s.Words)
-	if rc := st.receipt; rc != nil && s.State == scheduler.Delivered {
-		words = fmt.Sprintf("The result is commit %.12s in pull request %d.", rc.HeadSHA, rc.PullRequest)
-	}
-	run.Title = redact.OneLine(render.StateOf(string(s.State)).Title+": "+words, render.MaxTitle)
-	run.Summary = redact.Cut("A session worked on this commit. How it ended says nothing about the commit itself.\n\n"+redact.Neutralise(words), render.MaxSummary)
-	return run
 }
 
 // run is the check run as it is sent. Success is said only with a receipt for

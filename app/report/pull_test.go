@@ -21,8 +21,8 @@ func (w *world) onPull() {
 	w.server.ResetRecord()
 }
 
-// The head that a session worked on has a check run of its own, which is neutral
-// whatever came of the work; the comment is on the pull request.
+// The check run of the head that a session worked on is neutral whatever came of
+// the work; the comment is on the pull request.
 func TestSessionOnPullRequest(t *testing.T) {
 	for _, c := range []struct {
 		state         storage.SessionState

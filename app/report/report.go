@@ -30,6 +30,7 @@ type GitHub interface {
 	EditComment(ctx context.Context, repo github.Repo, id int64, body string) error
 	FindComment(ctx context.Context, repo github.Repo, issue int, marker string) (id int64, found bool, err error)
 	CreateCheckRun(ctx context.Context, repo github.Repo, run github.CheckRun) (int64, error)
+	UpdateCheckRun(ctx context.Context, repo github.Repo, id int64, run github.CheckRun) error
 	FindCheckRun(ctx context.Context, repo github.Repo, sha, externalID string) (id int64, found bool, err error)
 	CountAnnotations(ctx context.Context, repo github.Repo, sha, externalID string) (int, error)
 	Annotate(ctx context.Context, repo github.Repo, id int64, run github.CheckRun) error
@@ -134,7 +135,7 @@ func (r *Reporter) Report(ctx context.Context, s storage.Session) error {
 			keepErr = fmt.Errorf("keep the evidence of session %s: %w", s.ID, keepErr)
 		}
 	}
-	checkErr := errors.Join(r.askingRun(ctx, st, askedOn(st.session)), r.checkRun(ctx, st))
+	checkErr := errors.Join(r.headCheck(ctx, st), r.askingRun(ctx, st, askedOn(st.session)), r.answeredRuns(ctx, st), r.checkRun(ctx, st))
 	commentErr := r.comment(ctx, st)
 	return publish.Again(errors.Join(keepErr, quiet(checkErr), quiet(commentErr)))
 }

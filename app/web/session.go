@@ -16,7 +16,6 @@ import (
 	"inspect/app/comment"
 	"inspect/app/tally"
 	"inspect/checks/evidence"
-	"inspect/checks/render"
 	"inspect/envs/spec"
 	"inspect/envs/wire"
 	"inspect/scheduler"
@@ -436,7 +435,7 @@ func (f *facts) json() SessionJSON {
 	s := f.row
 	out := SessionJSON{
 		Session: s.ID, State: string(s.State), Terminal: scheduler.Terminal(s.State), Reported: s.ReportedAt.Valid,
-		Conclusion: render.StateOf(string(s.State)).Conclusion, Reason: s.Reason, Words: s.Words, QueueReason: s.QueueReason,
+		Conclusion: f.conclusion(), Reason: s.Reason, Words: s.Words, QueueReason: s.QueueReason,
 		QueueJSON: queueJSON(s.State, s.QueueAt, s.QueuePosition, f.waiting), Priority: int(s.Priority), Waiting: f.asks,
 		Repository: f.repository.Owner + "/" + f.repository.Name, Issue: int(s.IssueNumber), Title: s.Title,
 		Requester: s.RequesterLogin, BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha,

@@ -188,7 +188,7 @@ func (p *pages) sessionView(f *facts, events []storage.WebEventsRow) sessionView
 		State: stateView(s.State), Reason: s.Reason, Words: s.Words, Waiting: f.asks,
 		Queue:      queueWords(s.State, s.QueueReason, s.QueueAt, s.QueuePosition, f.waiting, p.clock.Now()),
 		Live:       !scheduler.Terminal(s.State) || !s.ReportedAt.Valid,
-		Conclusion: render.StateOf(string(s.State)).Conclusion,
+		Conclusion: f.conclusion(),
 		Created:    s.CreatedAt, Started: s.StartedAt.Time, Finished: s.FinishedAt.Time,
 		BaseBranch: s.BaseBranch, BaseSHA: s.BaseSha,
 		Request: s.Request, Prompt: s.Prompt, PromptHash: s.ContextDigest, SpecSource: s.SpecSource,

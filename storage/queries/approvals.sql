@@ -12,6 +12,10 @@ SELECT * FROM approvals WHERE session_id = $1 AND state = 'pending' ORDER BY id;
 -- What was allowed to a session, in the order it was asked for.
 SELECT * FROM approvals WHERE session_id = $1 AND state = 'approved' ORDER BY id;
 
+-- name: PublishQuestions :many
+-- What was asked before a result may be pushed, whatever came of it.
+SELECT * FROM approvals WHERE session_id = $1 AND kind = 'publish' ORDER BY id;
+
 -- name: AnswerApproval :one
 UPDATE approvals SET state = sqlc.arg(state), answered_by = sqlc.arg(by_id), answered_login = sqlc.arg(login), answered_how = sqlc.arg(how), answered_at = sqlc.arg(now)::timestamptz
 WHERE id = sqlc.arg(id) AND state = 'pending'

@@ -141,6 +141,10 @@ WHERE session_id = sqlc.arg(session_id) AND generation = sqlc.arg(generation) AN
 SELECT EXISTS (SELECT 1 FROM events_removed WHERE session_id = $1)::boolean;
 
 -- name: ReopenSession :one
+-- Its check run on a pull request's head is completed, so that another is made.
+WITH gone AS (
+  DELETE FROM effects WHERE session_id = sqlc.arg(id)::text AND key LIKE '%/check-head'
+)
 UPDATE sessions SET state = 'queued', reason = '', words = '', queue_reason = 'waiting for its turn', version = version + 1,
   state_at = sqlc.arg(now)::timestamptz, deadline = sqlc.arg(deadline), next_check_at = sqlc.arg(now)::timestamptz,
   stop_at = NULL, stop_by = '', stop_words = '', stop_reason = '', head_check_run_id = 0, finished_at = NULL, reported_at = NULL, outcome = NULL,
