@@ -292,7 +292,8 @@ func Judge(c Change, r Rules) Verdict {
 	add(ReasonKnownSecret, "The change holds the value of a secret that is in use, which nobody can allow", known)
 	ask(ReasonSecretFound, where)
 	ask(ReasonProtectedPath, protected)
-	ask(ReasonReplaced, replaced(c, r.Verify))
+	other, looks := replaced(c, r.Verify)
+	ask(ReasonReplaced, other)
 	ask(ReasonTestsVanished, vanished(c))
 	v.Ask = append(v.Ask, c.Doubts...)
 	if len(c.Entries) > r.MaxFiles {
@@ -319,7 +320,7 @@ func Judge(c Change, r Rules) Verdict {
 		}
 		v.Refusal = &ChangeRefusal{found[0].Reason, strings.Join(words, " ")}
 	}
-	v.Risks = risks(c, r.Verify)
+	v.Risks = risks(c, r.Verify, looks)
 	return v
 }
 
@@ -395,7 +396,7 @@ func secrets(c Change, r Rules) (where, known, lines []string) {
 }
 
 // risks are things a reviewer should look at twice.
-func risks(c Change, verify []string) []string {
+func risks(c Change, verify, looks []string) []string {
 	var out []string
 	say := func(intro string, items []string) {
 		if len(items) > 0 {
@@ -428,6 +429,7 @@ func risks(c Change, verify []string) []string {
 		}
 	}
 	say("changes what verification itself runs, so passing shows less than it seems", tests)
+	say("changes files of the build that may decide what tests run, and how", looks)
 	say("changes what later sessions run", own)
 	say("changes what other services or editors run", ci)
 	say("makes files executable", run)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"maps"
 	"path"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -16,29 +15,10 @@ type Texts struct {
 	Old, New string
 }
 
-// deciders are the files that say what a program of a verify command runs, by
-// the file's name in lower case.
-var deciders = map[string][]string{
-	"package.json": {"npm", "npx", "yarn", "pnpm", "bun"},
-	"makefile":     {"make", "gmake"}, "gnumakefile": {"make", "gmake"},
-	"justfile": {"just"}, ".justfile": {"just"},
-	"taskfile.yml": {"task"}, "taskfile.yaml": {"task"},
-	"rakefile": {"rake"}, "tox.ini": {"tox"}, "noxfile.py": {"nox"},
-	"composer.json": {"composer"}, "deno.json": {"deno"},
-}
-
-// scripted are the members of such files in JSON that do. Of another file all
-// does.
-var scripted = map[string][]string{
-	"package.json":  {"scripts", "jest", "mocha", "ava", "vitest", "nyc", "c8", "workspaces", "packageManager"},
-	"composer.json": {"scripts"},
-	"deno.json":     {"tasks", "test"},
-}
-
 // ScriptFiles are the paths of a change whose texts Change.Scripts needs.
 func ScriptFiles(entries []Entry) (out []Entry) {
 	for _, e := range entries {
-		if _, ok := scripted[strings.ToLower(path.Base(e.Path))]; ok {
+		if d, ok := deciderOf(e.Path); ok && d.same != nil {
 			out = append(out, e)
 		}
 	}
@@ -46,29 +26,29 @@ func ScriptFiles(entries []Entry) (out []Entry) {
 }
 
 // replaced are the paths of a change that decide what a verify command runs, and
-// decide otherwise after it. The tests themselves are not among them.
-func replaced(c Change, verify []string) []string {
+// decide otherwise after it. looks are those that may.
+func replaced(c Change, verify []string) (out, looks []string) {
 	commands := slices.Clone(verify)
 	for _, p := range slices.Sorted(maps.Keys(c.Scripts)) {
 		commands = append(commands, scriptsOf(c.Scripts[p].Old)...)
 	}
-	var out []string
 	for _, e := range c.Entries {
-		base := strings.ToLower(path.Base(e.Path))
-		programs := deciders[base]
-		if path.Ext(base) == ".mk" {
-			programs = deciders["makefile"]
-		}
+		d, decides := deciderOf(e.Path)
+		t, read := c.Scripts[e.Path]
 		switch {
-		case slices.ContainsFunc(programs, func(p string) bool { return namedBy(verify, p) }):
-			if t, ok := c.Scripts[e.Path]; !ok || !sameScripts(base, t) {
-				out = append(out, show(e.Path))
-			}
+		case decides && d.same != nil && read && d.same(strings.ToLower(path.Base(e.Path)), t):
+			// What else is in it is not about tests.
+		case decides && d.same != nil && !read && d.asks(verify):
+			out = append(out, show(e.Path)+" (it could not be compared: it is no plain file, or larger than is read)")
+		case decides && d.asks(verify):
+			out = append(out, show(e.Path))
 		case namedBy(commands, e.Path) && !spec.IsTestOfLanguage(e.Path):
 			out = append(out, show(e.Path))
+		case decides:
+			looks = append(looks, show(e.Path))
 		}
 	}
-	return out
+	return out, looks
 }
 
 // scriptsOf are the shell lines in a package.json.
@@ -81,14 +61,4 @@ func scriptsOf(text string) (out []string) {
 		out = append(out, f.Scripts[k])
 	}
 	return out
-}
-
-// sameScripts says whether two versions of a file in JSON have the same of what
-// is scripted. What cannot be read is not the same.
-func sameScripts(base string, t Texts) bool {
-	var was, is map[string]any
-	if json.Unmarshal([]byte(t.Old), &was) != nil || json.Unmarshal([]byte(t.New), &is) != nil {
-		return false
-	}
-	return !slices.ContainsFunc(scripted[base], func(k string) bool { return !reflect.DeepEqual(was[k], is[k]) })
 }

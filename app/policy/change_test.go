@@ -432,7 +432,7 @@ func TestReplacedVerification(t *testing.T) {
 		"dependencies":                {pkg(`{"scripts":{"test":"jest"},"dependencies":{"a":"1"}}`, `{"dependencies":{"a":"2"},"scripts":{"test":"jest"}}`), ""},
 		"settings of the tests":       {pkg(`{"jest":{"bail":1}}`, `{"jest":{"testMatch":[]}}`), `"package.json"`},
 		"package.json broken":         {pkg(`{}`, `{`), `"package.json"`},
-		"package.json nobody read":    {of(changed("package.json")), `"package.json"`},
+		"package.json nobody read":    {of(changed("package.json")), `"package.json" (it could not be compared: it is no plain file, or larger than is read)`},
 		"what a script of npm's runs": {Change{Entries: []Entry{changed("run.js"), changed("package.json")}, Scripts: map[string]Texts{"package.json": {`{"scripts":{"test":"node run.js"}}`, `{"scripts":{"test":"node run.js"}}`}}}, `"run.js"`},
 	} {
 		v := Judge(c.change, Rules{MaxFiles: 10, MaxBytes: 1000, Verify: verify})

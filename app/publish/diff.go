@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -65,38 +66,66 @@ func (c *cell) readLinks(ctx context.Context, im *Imported) error {
 	return nil
 }
 
-// readScripts reads what decides what verification runs, before and after.
+// maxScript bounds a file that is read to see what verification runs, in bytes.
+const maxScript = 1 << 20
+
+// readScripts reads what decides what verification runs, before and after. What
+// is no plain file, or larger, is left out: nobody knows what it decides.
 func (c *cell) readScripts(ctx context.Context, im *Imported) error {
-	const maxScripts, maxText = 50, 1 << 20
+	const maxScripts = 50
 	files := policy.ScriptFiles(im.Change.Entries)
 	files = files[:min(len(files), maxScripts)]
 	var ids []string
 	for _, e := range files {
-		for _, f := range []struct {
-			mode uint32
-			id   string
-		}{{e.OldMode, e.OldSHA}, {e.NewMode, e.NewSHA}} {
-			if f.mode == policy.ModeFile || f.mode == policy.ModeExecutable {
-				ids = append(ids, f.id)
+		for _, id := range versions(e) {
+			if id != "" && id != noPlainFile {
+				ids = append(ids, id)
 			}
 		}
 	}
-	texts, err := c.contents(ctx, ids, maxText)
+	small, err := c.smallOf(ctx, ids, maxScript)
 	if err != nil {
 		return err
 	}
-	next := func(mode uint32) (text string) {
-		if mode == policy.ModeFile || mode == policy.ModeExecutable {
-			text, texts = texts[0], texts[1:]
-		}
-		return text
+	ids = slices.DeleteFunc(ids, func(id string) bool { return !small[id] })
+	texts, err := c.contents(ctx, ids, maxScript)
+	if err != nil {
+		return err
+	}
+	text := map[string]string{"": ""}
+	for i, id := range ids {
+		text[id] = texts[i]
 	}
 	im.Change.Scripts = map[string]policy.Texts{}
 	for _, e := range files {
-		old := next(e.OldMode)
-		im.Change.Scripts[e.Path] = policy.Texts{Old: old, New: next(e.NewMode)}
+		v := versions(e)
+		old, ok1 := text[v[0]]
+		now, ok2 := text[v[1]]
+		if ok1 && ok2 {
+			im.Change.Scripts[e.Path] = policy.Texts{Old: old, New: now}
+		}
 	}
 	return nil
+}
+
+// noPlainFile stands for the content of what is none.
+const noPlainFile = "no plain file"
+
+// versions are the contents of a path before and after: "" where there is none.
+func versions(e policy.Entry) (out [2]string) {
+	for i, v := range [2]struct {
+		mode uint32
+		id   string
+	}{{e.OldMode, e.OldSHA}, {e.NewMode, e.NewSHA}} {
+		switch v.mode {
+		case policy.ModeNone:
+		case policy.ModeFile, policy.ModeExecutable:
+			out[i] = v.id
+		default:
+			return [2]string{"", noPlainFile}
+		}
+	}
+	return out
 }
 
 // splitter calls each for every NUL-ended piece written to it.

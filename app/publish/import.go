@@ -157,6 +157,27 @@ func (c *cell) contents(ctx context.Context, ids []string, limit int64) ([]strin
 	return res, nil
 }
 
+// smallOf tells which blobs are no larger than limit.
+func (c *cell) smallOf(ctx context.Context, ids []string, limit int64) (map[string]bool, error) {
+	small := map[string]bool{}
+	if len(ids) == 0 {
+		return small, nil
+	}
+	out, err := c.text(ctx, strings.NewReader(strings.Join(ids, "\n")+"\n"), int64(len(ids))*128, "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		if len(f) != 3 || f[1] != "blob" {
+			return nil, refuse(ReasonBundle, "git cat-file did not give a file's size")
+		}
+		size, err := strconv.ParseInt(f[2], 10, 64)
+		small[f[0]] = err == nil && size >= 0 && size <= limit
+	}
+	return small, nil
+}
+
 // readHistory reads the commits between the base and the tip: that the tip is
 // one and descends from the base, its tree, and the messages, oldest first.
 func (c *cell) readHistory(ctx context.Context, im *Imported, base string) error {

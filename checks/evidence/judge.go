@@ -38,6 +38,8 @@ type Check struct {
 	clean bool   // it ended with exit status 0
 	torn  bool   // its report does not say which tests or findings there are
 	late  bool   // it did not end in time
+	// absent: there is no report at all, as where a build has failed.
+	absent bool
 }
 
 // MaxFindings bounds Check.Findings.
@@ -146,7 +148,10 @@ func judgeRun(v wire.VerifyResult, open Opener) (Check, error) {
 	if err != nil {
 		return c, fmt.Errorf("read the report of %s: %w", v.Name, err)
 	}
-	c.torn = r.damage != ""
+	c.torn, c.absent = r.damage != "", v.Stdout == "" && len(v.Reports) == 0
+	if kind == spec.ReportJUnit || kind == spec.ReportSARIF {
+		c.absent = len(v.Reports) == 0
+	}
 	if kind == spec.ReportSARIF {
 		c.judgeFindings(r)
 	} else {

@@ -44,6 +44,9 @@ type Verdict struct {
 	// Old are what fails of the base's own tests over the result and is not what
 	// fails of it: the change has changed what is expected, at most maxNamed.
 	Old []string `json:"old,omitempty"`
+	// Uncompared are commands of which no test ran on the base, each with why: what
+	// has vanished of them is not known, nor held against the result.
+	Uncompared []string `json:"uncompared,omitempty"`
 	// Notes are what a reviewer should know besides.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -279,8 +282,12 @@ func (j *Judgement) compare(c *Check) {
 		return
 	}
 	had, has, held := cases(base), cases(c), cases(old)
-	if len(had) == 0 && len(has) > 0 {
-		v.Notes = append(v.Notes, c.Name+": no test ran on the base ("+base.Words+"), so there is nothing to compare with")
+	switch {
+	case base.torn && (base.clean || !base.absent):
+		// Not that it does not build yet: what it says of itself is no whole.
+		v.doubt(DoubtCompared, c.Name+": on the base its report is not whole, so nobody knows whether tests have vanished: "+base.Words)
+	case len(had) == 0 && len(has) > 0 && len(v.Uncompared) < maxNamed:
+		v.Uncompared = append(v.Uncompared, c.Name+": "+base.Words)
 	}
 	note := func(list *[]string, name string) {
 		if len(*list) < maxNamed {

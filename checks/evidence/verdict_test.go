@@ -94,6 +94,8 @@ func TestHonestVerdicts(t *testing.T) {
 		"the base's tests hang":                         {w.ran(0, good), base, &wire.Column{Words: "Not over."}, Passed, nil, []string{"the base's tests did not all run over the changed sources: Not over."}, 1},
 		"the base's tests do not compile":               {w.ran(0, good), column(w.ran(0, good)), column(w.ran(2, "")), Passed, nil, []string{"unit: with the base's tests: exit status 2"}, 0},
 		"the base does not compile":                     {w.ran(0, good), column(w.ran(2, "")), same, Passed, nil, nil, 0},
+		"the base's report is cut":                      {w.ran(0, good), column(w.ran(1, suite("a", "b", "c!")[:120])), same, Doubtful, []string{"not_compared unit: on the base"}, nil, 0},
+		"the base's report is missing":                  {w.ran(0, good), column(w.ran(0, "")), same, Doubtful, []string{"not_compared unit: on the base"}, nil, 0},
 		"nothing ran anywhere":                          {w.ran(0, suite()), column(w.ran(0, suite())), same, Nothing, nil, nil, 0},
 	} {
 		v := w.judge(wire.Outcome{Results: []wire.VerifyResult{c.result}, Base: c.base, BaseTests: c.baseTests}).Verdict

@@ -113,6 +113,9 @@ func Title(m evidence.Manifest) string {
 		}
 	}
 	parts = append(parts, fmt.Sprintf("%d pass", v.Passed))
+	if len(v.Uncompared) > 0 {
+		parts = append(parts, "no test ran on the base")
+	}
 	if v.Skipped > 0 {
 		parts = append(parts, fmt.Sprintf("%d skipped", v.Skipped))
 	}
@@ -202,6 +205,9 @@ func Verdict(m evidence.Manifest) string {
 		b.WriteString("**The repository's own commands fail in a clean clone of the result.**")
 	default:
 		b.WriteString("**Nothing ran that could show whether the result works.**")
+	}
+	if len(v.Uncompared) > 0 {
+		b.WriteString(" **On the base no test ran, so nobody knows whether one has vanished:** " + plain(strings.Join(v.Uncompared, "; "), 400) + ".")
 	}
 	b.WriteString(" They ran after the agent had ended, outside its reach: " + reach(m.Egress) + ".\n\n")
 	return b.String()

@@ -49,12 +49,14 @@ var errEvidence = errors.New("the evidence is not what its manifest says")
 type bundle struct {
 	manifest []byte
 	digest   string // by the receipt; empty: there is none
+	source   string // where that receipt is from
+	outside  bool   // and that is not where the evidence is
 	found    func(evidence.File) (evidence.Sum, error)
 }
 
 func evidenceVerifyCommand() *cobra.Command {
 	var d dataFlags
-	var url, digest string
+	var url, receipt string
 	cmd := &cobra.Command{
 		Use:   "verify FILE|SESSION",
 		Short: "Check that no byte of a session's evidence was changed",
@@ -63,8 +65,12 @@ of GitHub.
 
 FILE is what inspect evidence export has written, or a manifest whose files lie
 beside it under their names or their digests. SESSION is the id of a session, or
-the beginning of it; its receipt says what the manifest has to be. The exit status
-is 1 if something is not as it should be, and 3 if that cannot be found out.`,
+the beginning of it; its receipt says what the manifest has to be.
+
+A receipt that lies with the evidence can be changed together with it. --receipt
+gives one from elsewhere: the evidence's digest as the check run, the pull request
+or the comment prints it (its first 16 digits at least), or a receipt.json. The
+last line says what was compared with what. The exit status is 1 if something is not as it should be, and 3 if that cannot be found out.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, closing, err := openEvidence(cmd.Context(), d, url, args[0])
@@ -72,15 +78,17 @@ is 1 if something is not as it should be, and 3 if that cannot be found out.`,
 				return unread(err)
 			}
 			defer closing()
-			if digest = strings.TrimPrefix(digest, "sha256:"); digest != "" {
-				b.digest = digest
+			if receipt != "" {
+				if err := b.compareWith(receipt); err != nil {
+					return err
+				}
 			}
 			return verifyEvidence(cmd.OutOrStdout(), b)
 		},
 	}
 	d.flags(cmd.Flags())
 	cmd.Flags().StringVar(&url, "evidence-url", "", "where evidence is kept (default: in the data directory)")
-	cmd.Flags().StringVar(&digest, "digest", "", "what the manifest's SHA-256 has to be, as in a receipt")
+	cmd.Flags().StringVar(&receipt, "receipt", "", "a receipt from elsewhere: the digest of the evidence, or a file")
 	return withEnvironment(cmd)
 }
 
@@ -99,11 +107,44 @@ func verifyEvidence(out io.Writer, b bundle) error {
 	if err != nil {
 		return err
 	}
-	how := "as the receipt says"
-	if b.digest == "" {
-		how = "compare it with the receipt"
+	fmt.Fprintf(out, "session %s: %d files are what manifest.json says, and manifest.json is sha256:%s.\n", m.Session, len(m.Files), sum.SHA256)
+	switch {
+	case b.digest == "":
+		fmt.Fprintln(out, "Nothing says that this is the manifest it should be: there is no receipt. Compare the digest with the check run or the comment, or give it with --receipt.")
+	case b.outside:
+		fmt.Fprintf(out, "That is what %s says: no byte was changed since it was written.\n", b.source)
+	default:
+		fmt.Fprintf(out, "That is what %s says. Whoever could change the evidence there could change that as well: compare the digest with the check run or the comment, or give it with --receipt.\n", b.source)
 	}
-	fmt.Fprintf(out, "session %s: %d files are what the manifest says; manifest sha256:%s (%s)\n", m.Session, len(m.Files), sum.SHA256, how)
+	return nil
+}
+
+var aDigest = regexp.MustCompile(`^[0-9a-f]{16,64}$`)
+
+// compareWith takes a receipt from elsewhere: a digest, or its beginning, or a file.
+func (b *bundle) compareWith(receipt string) error {
+	given := strings.TrimSuffix(strings.TrimPrefix(strings.ToLower(strings.TrimSpace(receipt)), "sha256:"), "…")
+	source := "the digest that was given"
+	if !aDigest.MatchString(given) {
+		f, err := os.Open(receipt)
+		if err != nil {
+			return usagef("--receipt: expected 16 to 64 hexadecimal digits or a file: %w", err)
+		}
+		defer f.Close()
+		var rc scheduler.Receipt
+		if err := json.NewDecoder(io.LimitReader(f, 1<<20)).Decode(&rc); err != nil || !aDigest.MatchString(rc.Evidence) {
+			return usagef("--receipt: %s is no receipt: it names no evidence", receipt)
+		}
+		given, source = rc.Evidence, "the receipt in "+receipt
+	}
+	sum, err := evidence.SumOf(strings.NewReader(string(b.manifest)))
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(sum.SHA256, given) {
+		given = sum.SHA256
+	}
+	b.digest, b.source, b.outside = given, source, true
 	return nil
 }
 
@@ -152,7 +193,7 @@ func tarEvidence(r io.Reader) (bundle, error) {
 		case fileReceipt:
 			var rc scheduler.Receipt
 			if err = json.NewDecoder(io.LimitReader(t, 1<<20)).Decode(&rc); err == nil {
-				b.digest = rc.Evidence
+				b.digest, b.source = rc.Evidence, "the receipt in the same archive"
 			}
 		default:
 			sums[h.Name], err = evidence.SumOf(t)
@@ -248,13 +289,13 @@ func readEvidence(ctx context.Context, db *storage.DB, blobs *storage.Blobs, nam
 	if err != nil {
 		return b, s, err
 	}
-	b.digest = row.Sha256
+	b.digest, b.source = row.Sha256, "the list of its files in the database"
 	if s.Receipt.Valid {
 		var rc scheduler.Receipt
 		if err := json.Unmarshal(s.Receipt.RawMessage, &rc); err != nil {
 			return b, s, fmt.Errorf("read the receipt of session %s: %w", id, err)
 		}
-		b.digest = rc.Evidence
+		b.digest, b.source = rc.Evidence, "its receipt in the database"
 	}
 	r, err := blobs.Get(ctx, id, b.digest)
 	if err != nil {

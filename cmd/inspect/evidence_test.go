@@ -64,18 +64,24 @@ func TestEvidenceVerify(t *testing.T) {
 		}
 		return path
 	}
+	receipt := ""
 	check := func(path string) (string, error) {
 		b, closing, err := openEvidence(t.Context(), dataFlags{}, "", path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer closing()
+		if receipt != "" {
+			if err := b.compareWith(receipt); err != nil {
+				t.Fatal(err)
+			}
+		}
 		var out bytes.Buffer
 		err = verifyEvidence(&out, b)
 		return out.String(), err
 	}
 	for form, write := range map[string]func(string, map[string]string) string{"tar": asTar, "beside": beside} {
-		if out, err := check(write(t.TempDir(), files)); err != nil || !strings.Contains(out, "3 files are what the manifest says") {
+		if out, err := check(write(t.TempDir(), files)); err != nil || !strings.Contains(out, "3 files are what manifest.json says") {
 			t.Errorf("%s: %v %s", form, err, out)
 		}
 		for name := range files {
@@ -94,6 +100,39 @@ func TestEvidenceVerify(t *testing.T) {
 			}
 		}
 	}
+	// What was proved is said: a receipt beside the evidence proves less than one from
+	// elsewhere, and that one counts if both are there.
+	if out, err := check(asTar(t.TempDir(), files)); err != nil || !strings.Contains(out, "receipt in the same archive") || !strings.Contains(out, "could change that as well") {
+		t.Errorf("%v %s", err, out)
+	}
+	if out, err := check(beside(t.TempDir(), files)); err != nil || !strings.Contains(out, "there is no receipt") {
+		t.Errorf("%v %s", err, out)
+	}
+	file := filepath.Join(t.TempDir(), "receipt.json")
+	if err := os.WriteFile(file, []byte(`{"evidence":"`+digest+`"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, receipt = range []string{digest, "sha256:" + digest, digest[:16], file} {
+		if out, err := check(asTar(t.TempDir(), files)); err != nil || !strings.Contains(out, "no byte was changed since it was written") {
+			t.Errorf("%s: %v %s", receipt, err, out)
+		}
+	}
+	own := digest
+	forged, err := evidence.SumOf(strings.NewReader("another manifest"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, receipt = range []string{forged.SHA256, forged.SHA256[:16]} {
+		if out, err := check(asTar(t.TempDir(), files)); err != errEvidence || !strings.Contains(out, "manifest.json is not the one of the receipt: it has sha256:"+own) {
+			t.Errorf("%s: %v %s", receipt, err, out)
+		}
+	}
+	for _, bad := range []string{digest[:15], "nothing", filepath.Join(filepath.Dir(file), "none.json")} {
+		if (&bundle{}).compareWith(bad) == nil {
+			t.Errorf("%q is taken for a receipt", bad)
+		}
+	}
+	receipt = ""
 	right := body
 	for at := range right {
 		body = bytes.Clone(right)

@@ -146,3 +146,17 @@ func TestOddNamesArePutBack(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// A glob that matches more files than can be listed is told of the report; the
+// machinery has not failed.
+func TestTooManyFilesOfAReport(t *testing.T) {
+	w := compared(t, wire.Verify{Name: "state", Run: "true", Report: "junit:**/*.xml"})
+	w.agentDoes("mkdir many; cd many; seq 20001 | sed 's/$/.xml/' | xargs touch; cd ..")
+	o := w.outcome()
+	if o.Kind != wire.OutcomeVerified || len(o.Results) != 1 {
+		t.Fatalf("%+v", o)
+	}
+	if r := o.Results[0].Reports; len(r) != 1 || r[0].Path != "**/*.xml" || !strings.Contains(r[0].Problem, "matches more than 20000 files") {
+		t.Errorf("%+v", r)
+	}
+}

@@ -260,7 +260,7 @@ func (a *attempt) verifyOne(ctx context.Context, b *box, col column, index int, 
 // verifyRun runs one command once.
 func (a *attempt) verifyRun(ctx context.Context, b *box, col column, index int, c wire.Verify) (wire.VerifyResult, error) {
 	res := wire.VerifyResult{Name: c.Name, Run: c.Run, Report: c.Report, ExitCode: -1}
-	var before [2][]byte
+	var before [2]before
 	globs := globsOf(c)
 	if a.spec.Compare {
 		res.Coverage = c.Coverage
@@ -352,21 +352,30 @@ func globsOf(c wire.Verify) [2]string {
 // maxThere bounds the list of files that are there before a command, in bytes.
 const maxThere = 8 << 20
 
-// there lists what matches a glob before a command runs: it is not the command's.
-func (b *box) there(ctx context.Context, glob string) ([]byte, error) {
+// before is what matches a glob before a command runs: it is not the command's.
+type before struct {
+	list    []byte
+	problem string // why that could not be told; the command's files cannot be, then
+}
+
+// there looks for that. It is the repository that has too many such files, and
+// nothing of ours that has failed.
+func (b *box) there(ctx context.Context, glob string) (before, error) {
 	if glob == "" {
-		return nil, nil
+		return before{}, nil
 	}
 	out := &proc.Head{N: maxThere}
 	c := b.collect(collect.List, glob)
 	c.stdout = out
-	if _, err := b.must(ctx, c); err != nil {
-		return nil, fmt.Errorf("look for old reports: %w", err)
+	ran, err := b.run(ctx, c)
+	switch {
+	case err != nil:
+		return before{}, fmt.Errorf("look for old reports: %w", err)
+	case !ran.ok() || out.Cut():
+		b.a.log.Info("old reports cannot be listed", "glob", glob, "why", ran.err)
+		return before{problem: fmt.Sprintf("matches more than %d files before the command runs, or they cannot be listed: which of them it writes cannot be told", collect.MaxListed)}, nil
 	}
-	if out.Cut() {
-		return nil, fmt.Errorf("look for old reports: %s matches too many files", glob)
-	}
-	return out.Bytes(), nil
+	return before{list: out.Bytes()}, nil
 }
 
 func (b *box) collect(verb, glob string) call {
@@ -375,17 +384,20 @@ func (b *box) collect(verb, glob string) call {
 
 // left keeps what matches a glob and was not there before. What is wrong with it
 // is told file by file.
-func (b *box) left(ctx context.Context, glob string, before []byte) ([]wire.ReportFile, error) {
-	if glob == "" {
-		return nil, nil
-	}
+func (b *box) left(ctx context.Context, glob string, was before) ([]wire.ReportFile, error) {
 	a := b.a
+	switch {
+	case glob == "":
+		return nil, nil
+	case was.problem != "":
+		return []wire.ReportFile{{Path: a.events.text(glob, 1<<10), Problem: was.problem}}, nil
+	}
 	all, err := a.spool.create(collect.MaxBytes+1<<20, nil)
 	if err != nil {
 		return nil, err
 	}
 	c := b.collect(collect.Take, glob)
-	c.stdin, c.stdout = bytes.NewReader(before), all
+	c.stdin, c.stdout = bytes.NewReader(was.list), all
 	ran, runErr := b.run(ctx, c)
 	whole, err := all.finish()
 	defer whole.remove()

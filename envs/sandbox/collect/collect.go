@@ -30,9 +30,9 @@ const (
 // Bounds of one call.
 const (
 	MaxFileBytes = 24 << 20
+	MaxListed    = 20_000   // files that List prints
 	MaxBytes     = 32 << 20 // of all files
 	maxWalk      = 500_000  // entries looked at
-	maxListed    = 20_000
 )
 
 // Stamp is a file as it was: a line of JSON.
@@ -124,7 +124,7 @@ func stamp(info fs.FileInfo) string {
 func (c *collector) list() error {
 	n := 0
 	err := c.each(func(path string, info fs.FileInfo) error {
-		if n++; n > maxListed {
+		if n++; n > MaxListed {
 			return errEnough
 		}
 		return c.out.Encode(Stamp{path, stamp(info)})
