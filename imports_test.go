@@ -40,6 +40,8 @@ var only = map[string]string{
 	"github.com/buildkite/go-buildkite/v3":       "checks/buildkite",
 	"github.com/stripe/smokescreen":              "envs/egress",
 	"github.com/stripe/goproxy":                  "envs/egress",
+	"github.com/chromedp/chromedp":               "envs/shot",
+	"github.com/chromedp/cdproto":                "envs/shot",
 }
 
 type pkg struct {

@@ -132,6 +132,15 @@ func wireInject(list []spec.Injection) (out []wire.Injection) {
 	return out
 }
 
+// wireVerify is a verify command as the runner is told it.
+func wireVerify(v spec.Verify) wire.Verify {
+	out := wire.Verify{Name: v.Name, Run: v.Run, Report: v.Report, Coverage: v.Coverage, Secrets: v.Secrets}
+	if s := v.Screenshot; s != nil {
+		out.Screenshot = &wire.Screenshot{URL: s.URL, Width: s.Width, Height: s.Height, WaitFor: s.WaitFor, FullPage: s.FullPage}
+	}
+	return out
+}
+
 func wireServices(list []spec.Service) (out []wire.Service) {
 	for _, v := range list {
 		out = append(out, wire.Service(v))

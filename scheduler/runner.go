@@ -119,7 +119,7 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 	out.Services, out.Egress, out.Inject = wireServices(sp.Services), sp.DeclaredEgress(), wireInject(sp.Inject)
 	out.SetupEgress = slices.Concat(sp.Egress, sp.Allowed) // also what was only guessed
 	for _, v := range sp.Verify {
-		out.Verify = append(out.Verify, wire.Verify(v))
+		out.Verify = append(out.Verify, wireVerify(v))
 	}
 	if err := leaveEgress(ctx, q, &out); err != nil {
 		return wire.Spec{}, err

@@ -20,6 +20,7 @@ import (
 	"inspect/envs/egress"
 	"inspect/envs/image/pull"
 	"inspect/envs/sandbox/inside"
+	"inspect/envs/shot"
 )
 
 // Exit statuses.
@@ -39,6 +40,8 @@ func main() {
 			os.Exit(egress.Main(os.Args[2:]))
 		case pull.Command:
 			os.Exit(pull.Main(os.Args[2:]))
+		case shot.Command:
+			os.Exit(shot.Main(os.Args[2:], os.Stdout, os.Stderr))
 		case demo.AgentCommand:
 			os.Exit(demo.Agent(os.Args[2:]))
 		}
@@ -60,7 +63,7 @@ func run(ctx context.Context) int {
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(serveCommand(), controlCommand(), nodeCommand(), runnerCommand(), envCommand(), sessionCommand(), policyCommand(), secretsCommand(), auditCommand(), evidenceCommand(), reportCommand(), tryCommand(), nomadCommand(), doctorCommand(), appCommand(), demoCommand(), installCommand(), commandsCommand())
+	root.AddCommand(serveCommand(), controlCommand(), nodeCommand(), runnerCommand(), envCommand(), sessionCommand(), policyCommand(), secretsCommand(), auditCommand(), evidenceCommand(), reportCommand(), tryCommand(), shotCommand(), nomadCommand(), doctorCommand(), appCommand(), demoCommand(), installCommand(), commandsCommand())
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0

@@ -145,20 +145,15 @@ func runNode(ctx context.Context, c nodeConfig) error {
 	}
 	initFile := initProgram(binary, log)
 	launcher, err := sandbox.New(sandbox.Options{
-		Binary: initFile, RunDir: filepath.Join(c.root, "run"), CgroupRoot: c.cgroups, UID: c.sandboxUID, GID: c.sandboxUID, Expose: c.expose,
+		Binary: initFile, Tool: binary, RunDir: filepath.Join(c.root, "run"), CgroupRoot: c.cgroups, UID: c.sandboxUID, GID: c.sandboxUID, Expose: c.expose,
 		BestEffort: c.limits == "best-effort", Tier: c.sandbox.Tier, Runsc: c.sandbox.Runsc, Log: log,
 	})
 	if err != nil {
 		return setupError{err}
 	}
 	defer launcher.Close()
-	// What the proxies' account can reach, beside what the sandboxes' can.
-	program := filepath.Join(c.root, "run", "inspect")
-	if body, err := os.ReadFile(binary); err != nil {
-		return err
-	} else if err := putProgram(program, body); err != nil {
-		return fmt.Errorf("copy this program to %s: %w", program, err)
-	}
+	// The proxies' account starts what the sandboxes see as a tool.
+	program := launcher.Tool()
 	store, err := c.store.open(ctx, c.root, c.owner, log)
 	if err != nil {
 		return fmt.Errorf("the store of snapshots: %w", err)

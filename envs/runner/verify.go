@@ -259,6 +259,9 @@ func (a *attempt) verifyOne(ctx context.Context, b *box, col column, index int, 
 
 // verifyRun runs one command once.
 func (a *attempt) verifyRun(ctx context.Context, b *box, col column, index int, c wire.Verify) (wire.VerifyResult, error) {
+	if c.Screenshot != nil {
+		return a.verifyShot(ctx, b, col, c)
+	}
 	res := wire.VerifyResult{Name: c.Name, Run: c.Run, Report: c.Report, ExitCode: -1}
 	var before [2]before
 	globs := globsOf(c)

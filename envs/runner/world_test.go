@@ -20,6 +20,7 @@ import (
 	"inspect/envs/sandbox"
 	"inspect/envs/sandbox/inside"
 	"inspect/envs/sandbox/stream"
+	"inspect/envs/shot"
 	"inspect/envs/wire"
 	"inspect/fixtures/scripted"
 )
@@ -31,6 +32,8 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "sandbox-init":
 			os.Exit(inside.Main(os.Args[2:]))
+		case shot.Command:
+			os.Exit(shot.Main(os.Args[2:], os.Stdout, os.Stderr))
 		case "scripted":
 			os.Exit(scripted.Main(os.Args[2:]))
 		}
@@ -89,7 +92,7 @@ func theLauncher(t *testing.T) *sandbox.Launcher {
 			t.Fatal(err)
 		}
 		launchers[tier], err = sandbox.New(sandbox.Options{
-			Binary: exe, RunDir: filepath.Join(theDir, "run"), CgroupRoot: cgroupRoot,
+			Binary: exe, Tool: exe, RunDir: filepath.Join(theDir, "run"), CgroupRoot: cgroupRoot,
 			UID: testUID, GID: testUID, BestEffort: os.Geteuid() != 0, Tier: tier, Runsc: runsc(),
 		})
 		if err != nil {

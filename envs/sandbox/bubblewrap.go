@@ -206,6 +206,9 @@ func (b *bubblewrap) options(a *argFiles, s Spec, info *os.File) {
 		a.add("--perms", "0444", "--file", a.data([]byte(content)), name)
 	}
 	a.add("--ro-bind", b.l.binary, InitPath)
+	if b.l.tool != "" {
+		a.add("--ro-bind", b.l.tool, ToolPath)
+	}
 	if !s.mounts(Home) {
 		sized("0755", run, Home)
 	}

@@ -327,6 +327,9 @@ func (g *gvisor) config(s Spec, root string, uid, gid int, initArgs []string) (*
 	// What is shown below /run/inspect lies in a directory that nobody inside can change.
 	r.bind(filepath.Join(root, "run/inspect"), "/run/inspect", false)
 	r.bind(g.l.binary, InitPath, false)
+	if g.l.tool != "" {
+		r.bind(g.l.tool, ToolPath, false)
+	}
 	for _, m := range s.Mounts {
 		r.bind(m.Source, m.Target, m.Writable)
 	}

@@ -32,6 +32,9 @@ type Options struct {
 	// argument sandbox-init: inspect-init, or the inspect binary, which takes
 	// longer to start.
 	Binary string
+	// Tool, if set, is the path of a program that commands inside can call as
+	// inspect: the inspect binary, which holds no secret. It is placed as Binary is.
+	Tool string
 	// RunDir, if set, is a directory of this installation's. The binary is
 	// copied there, so that the sandbox's uid can reach it and a later upgrade
 	// does not pull it away. It and everything above it must let others pass.
@@ -64,6 +67,7 @@ type Launcher struct {
 	opt    Options
 	root   bool
 	binary string // what is bound as the init
+	tool   string // what is bound on ToolPath; empty: nothing, and there is none inside
 	tier   tier
 	etc    []string
 	clock  proc.Clock
@@ -97,11 +101,17 @@ func New(opt Options) (*Launcher, error) {
 			return nil, fmt.Errorf("expose %s inside sandboxes: %w", e, err)
 		}
 	}
-	if err := l.placeBinary(); err != nil {
+	var err error
+	if l.binary, err = l.place(opt.Binary, "init"); err != nil {
 		return nil, err
 	}
+	if opt.Tool != "" {
+		if l.tool, err = l.place(opt.Tool, "inspect"); err != nil {
+			return nil, err
+		}
+	}
 	l.etc = hostEtc()
-	err := l.findLimits()
+	err = l.findLimits()
 	if err == nil {
 		l.tier, err = newTier(l)
 	}
@@ -173,34 +183,34 @@ func machineCgroups(root string) (*cgroups, error) {
 	return c, c.prepare()
 }
 
-// placeBinary copies the binary to RunDir, if there is one.
-func (l *Launcher) placeBinary() error {
-	if l.opt.Binary == "" {
-		return errors.New("the path of the init program is not known")
+// place copies a program to RunDir, if there is one, and returns where it is.
+func (l *Launcher) place(program, name string) (string, error) {
+	if program == "" {
+		return "", fmt.Errorf("the path of the %s program is not known", name)
 	}
-	binary, err := filepath.Abs(l.opt.Binary)
+	at, err := filepath.Abs(program)
 	if err != nil {
-		return err
+		return "", err
 	}
-	l.binary = binary
 	if l.opt.RunDir != "" {
 		dir, err := filepath.Abs(l.opt.RunDir)
 		if err != nil {
-			return err
+			return "", err
 		}
-		l.binary = filepath.Join(dir, "init")
-		if err := copyBinary(binary, dir, l.binary); err != nil {
-			return fmt.Errorf("copy the init program to %s: %w", dir, err)
+		from := at
+		at = filepath.Join(dir, name)
+		if err := copyBinary(from, dir, at); err != nil {
+			return "", fmt.Errorf("copy the %s program to %s: %w", name, dir, err)
 		}
 	}
-	st, err := os.Stat(l.binary)
+	st, err := os.Stat(at)
 	if err != nil {
-		return fmt.Errorf("find the init program: %w", err)
+		return "", fmt.Errorf("find the %s program: %w", name, err)
 	}
 	if owner := st.Sys().(*syscall.Stat_t).Uid; l.opt.RunDir != "" && (int(owner) != os.Geteuid() || st.Mode()&0o022 != 0) {
-		return fmt.Errorf("%w: the copied binary %s can be changed by others", ErrIsolation, l.binary)
+		return "", fmt.Errorf("%w: the copied binary %s can be changed by others", ErrIsolation, at)
 	}
-	return nil
+	return at, nil
 }
 
 func copyBinary(binary, dir, name string) error {
@@ -212,10 +222,10 @@ func copyBinary(binary, dir, name string) error {
 	}
 	from, err := os.Open(binary)
 	if err != nil {
-		return fmt.Errorf("find the init program: %w", err)
+		return err
 	}
 	defer from.Close()
-	to, err := os.CreateTemp(dir, "init-*")
+	to, err := os.CreateTemp(dir, filepath.Base(name)+"-*")
 	if err != nil {
 		return err
 	}
@@ -226,6 +236,9 @@ func copyBinary(binary, dir, name string) error {
 	}
 	return os.Rename(to.Name(), name)
 }
+
+// Tool is where the program lies that commands inside can call; empty: there is none.
+func (l *Launcher) Tool() string { return l.tool }
 
 // credential is who a sandbox is outside.
 func (l *Launcher) credential(s Spec) (uid, gid int, err error) {

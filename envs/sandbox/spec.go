@@ -18,13 +18,16 @@ const (
 	Workspace   = "/workspace"
 	Home        = "/home/agent"
 	InitPath    = "/run/inspect/init"
+	ToolPath    = toolDir + "/inspect" // what commands can call, where a launcher has a Tool
 	MirrorPath  = "/run/inspect/mirror.git"
 	ModulesPath = "/run/inspect/modules" // has the mirrors of submodules
 	SocketDir   = "/run/inspect/sock"    // has the socket of each Forward, named by its port
 	InsideUID   = 1000
 	InsideGID   = 1000
 	InsideUser  = "agent"
-	SearchPath  = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin"
+	SearchPath  = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin:" + toolDir
+
+	toolDir = "/run/inspect/bin"
 )
 
 // Ports on the loopback inside that lead outside, where a sandbox has them.
@@ -149,7 +152,7 @@ func (s Spec) check() error {
 	if s.Root != "" && (!path.IsAbs(s.Root) || path.Clean(s.Root) != s.Root || strings.ContainsRune(s.Root, 0)) {
 		return fmt.Errorf("%q is not an absolute path in its shortest form", s.Root)
 	}
-	seen := []string{"/", "/usr", "/etc", "/proc", "/dev", "/run", "/tmp", "/run/inspect", InitPath, SocketDir}
+	seen := []string{"/", "/usr", "/etc", "/proc", "/dev", "/run", "/tmp", "/run/inspect", InitPath, toolDir, ToolPath, SocketDir}
 	for _, m := range s.Mounts {
 		for _, p := range []string{m.Source, m.Target} {
 			if !path.IsAbs(p) || path.Clean(p) != p || strings.ContainsRune(p, 0) {

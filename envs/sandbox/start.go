@@ -55,6 +55,11 @@ func (l *Launcher) start(ctx context.Context, s Spec) (_ *Sandbox, err error) {
 	if err := reachable(l.binary, uid, gid, 5); err != nil {
 		return nil, fmt.Errorf("the init program: %w; move it, or set a run directory", err)
 	}
+	if l.tool != "" {
+		if err := reachable(l.tool, uid, gid, 5); err != nil {
+			return nil, fmt.Errorf("the program that commands can call: %w; move it, or set a run directory", err)
+		}
+	}
 	if s.Root != "" {
 		if err := reachable(s.Root, uid, gid, 5); err != nil {
 			return nil, fmt.Errorf("the image: %w", err)

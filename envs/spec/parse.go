@@ -227,10 +227,9 @@ func (v *validator) crossCheck(root *yaml.Node) {
 				}
 				names[n.Value] = true
 			}
-			if item.Kind == yaml.MappingNode && child(item, "run") == nil && child(item, "screenshot") == nil {
-				v.add(item, at+".run", "expected a shell line; the key is missing", "")
-			}
+			v.checkScreenshot(item, at)
 		}
+		v.countScreenshots(verify)
 	}
 	if h := child(root, "harness"); h != nil {
 		kind, command := child(h, "kind"), child(h, "command")
@@ -319,6 +318,7 @@ func build(root *yaml.Node) Spec {
 			text(child(item, "report"), &c.Report)
 			text(child(item, "coverage"), &c.Coverage)
 			texts(child(item, "secrets"), &c.Secrets)
+			buildScreenshot(item, &c)
 			s.Verify = append(s.Verify, c)
 		}
 	}

@@ -81,8 +81,10 @@ func schema() field {
 			"secrets":    secrets,
 			"report":     {kind: kindText, help: "exit, gotest, tap, junit:<glob> or sarif:<glob>", check: regexp.MustCompile(`^(exit|gotest|tap|(junit|sarif):.+)$`).MatchString, problem: globProblem, max: 200},
 			"coverage":   {kind: kindText, help: "go:<file>, cobertura:<glob> or lcov:<glob>", check: regexp.MustCompile(`^(go|cobertura|lcov):.+$`).MatchString, problem: globProblem, max: 200},
-			"screenshot": {kind: kindText, help: "an http:// address", check: regexp.MustCompile(`^https?://`).MatchString, later: true},
-			"viewport":   {kind: kindText, help: "a size like 1280x800", check: regexp.MustCompile(`^[1-9][0-9]{1,3}x[1-9][0-9]{1,3}$`).MatchString, later: true},
+			"screenshot": {kind: kindText, help: "an http:// address on the sandbox's own loopback, of which a picture is taken", check: notBlank, problem: screenshotProblem, max: 1024},
+			"viewport":   {kind: kindText, help: viewportHelp, check: isViewport},
+			"wait_for":   {kind: kindText, help: "a CSS selector of what must be visible before the picture is taken", check: oneLine, max: 200},
+			"full_page":  {kind: kindBool, help: "true or false"},
 		}}},
 		"refresh": {kind: kindMap, help: "a map", fields: map[string]field{
 			"every":      {kind: kindDuration, help: "a duration like 30m, from 1m to 168h", check: durationBetween(time.Minute, week)},

@@ -120,6 +120,8 @@ type Verify struct {
 	Coverage string `json:"coverage,omitempty"`
 	// Secrets are the names of those the command finds in its environment.
 	Secrets []string `json:"secrets,omitempty"`
+	// Screenshot is what a picture is taken of; Run is then the line that takes it.
+	Screenshot *Screenshot `json:"screenshot,omitempty"`
 }
 
 // Kinds of report a verify command can leave.
@@ -129,6 +131,9 @@ const (
 	ReportTAP    = "tap"    // standard output is the Test Anything Protocol
 	ReportJUnit  = "junit"  // in files
 	ReportSARIF  = "sarif"  // in files: findings, not tests
+	// ReportScreenshot is a picture and what the browser said. No file has it: it
+	// is what Screenshot leads to.
+	ReportScreenshot = "screenshot"
 )
 
 // Kinds of coverage files.

@@ -187,6 +187,9 @@ type Verify struct {
 	Coverage string `json:"coverage,omitempty"`
 	// Secrets are the names of those the command finds in its environment.
 	Secrets []string `json:"secrets,omitempty"`
+	// Screenshot is what a picture is taken of. Run says the same to people, and
+	// to a runner that does not know this: there it fails.
+	Screenshot *Screenshot `json:"screenshot,omitempty"`
 }
 
 // Limits of one sandbox. Zero means "no limit of ours".

@@ -229,3 +229,12 @@ func Read(from io.Reader, file func(Head, io.Reader) error) error {
 		}
 	}
 }
+
+// Put writes one file as Take does, for a program that has something to hand out.
+func Put(to io.Writer, name string, body []byte) error {
+	if err := json.NewEncoder(to).Encode(Head{Path: name, Bytes: int64(len(body))}); err != nil {
+		return err
+	}
+	_, err := to.Write(body)
+	return err
+}
