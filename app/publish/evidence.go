@@ -192,6 +192,9 @@ func (p *Publisher) keep(ctx context.Context, j *job) (Kept, error) {
 	if err := p.keepReports(ctx, j, add); err != nil {
 		return Kept{}, err
 	}
+	if err := p.keepPictures(ctx, j, &m, add); err != nil {
+		return Kept{}, err
+	}
 	if err := p.putTranscript(ctx, j, m, add); err != nil {
 		return Kept{}, err
 	}

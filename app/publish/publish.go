@@ -126,6 +126,7 @@ type Publisher struct {
 	log        *slog.Logger
 	steps      *Steps
 	turns      Turns
+	unpacking  chan struct{} // one place: who has it holds pictures in memory
 }
 
 // workPrefix names the directories of WorkDir that are ours.
@@ -139,7 +140,7 @@ func New(o Options) (*Publisher, error) {
 	p := &Publisher{
 		db: o.DB, blobs: o.Blobs, github: o.GitHub, authority: o.Authority, cloneURL: o.CloneURL, bot: o.Bot, noForge: o.NoForge, quarantine: o.Quarantine,
 		mirrors: o.Mirrors, fetch: o.Fetch, workDir: o.WorkDir, floor: o.Floor, sessionURL: o.SessionURL, pricesAsOf: o.PricesAsOf, record: o.Record, pushEnv: o.PushEnv,
-		redactor: orEmpty(o.Redactor), clock: o.Clock, log: o.Log,
+		redactor: orEmpty(o.Redactor), clock: o.Clock, log: o.Log, unpacking: make(chan struct{}, 1),
 	}
 	if p.clock == nil {
 		p.clock = proc.System()

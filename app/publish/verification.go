@@ -142,6 +142,9 @@ func (p *Publisher) keepRun(ctx context.Context, j *job, prefix string, r wire.V
 			return err
 		}
 	}
+	if r.Report == spec.ReportScreenshot {
+		return nil // see keepPictures
+	}
 	for i, f := range slices.Concat(r.Reports, r.CoverageFiles) {
 		if err := p.known(ctx, j.session.ID, fmt.Sprintf("%s-%03d-%s", prefix, i+1, fileName(path.Base(f.Path))), f.SHA256, add); err != nil {
 			return err

@@ -112,6 +112,7 @@ func NewPages(o PagesOptions) (http.Handler, error) {
 	mux.HandleFunc("GET /sessions.json", p.sessionsJSON)
 	mux.HandleFunc("GET /environments.json", p.environmentsJSON)
 	mux.HandleFunc("GET /sessions/{id}/files/{sha256}", p.file)
+	mux.HandleFunc("GET /sessions/{id}/pictures/{sha256}", p.picture)
 	for _, path := range []string{"/report", "/report.json", "/report.csv"} {
 		mux.HandleFunc("GET "+path, p.report)
 	}

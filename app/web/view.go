@@ -111,6 +111,7 @@ type sessionView struct {
 
 	Verdict string
 	Checks  []checkView
+	Shots   []shotView
 	Change  *evidence.Change
 	Size    string
 	Diff    *diffView // nil: there is no patch
@@ -253,6 +254,7 @@ func (v *sessionView) addEvidence(f *facts) {
 		return
 	}
 	v.Verdict = m.Verdict.Words
+	v.Shots = shots(v.ID, m)
 	v.Change = &m.Change
 	v.Size = render.Statistics(m.Change)
 	v.Tier, v.Limits = m.Sandbox.Tier, m.Sandbox.Limits

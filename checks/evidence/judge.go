@@ -30,6 +30,8 @@ type Check struct {
 	Findings      []Finding `json:"findings,omitempty"`
 	FindingsTotal int       `json:"findings_total,omitempty"`
 	Coverage      *Coverage `json:"coverage,omitempty"`
+	// Shot is what the browser said, of a picture. Absent in older manifests.
+	Shot *Shot `json:"shot,omitempty"`
 	// Doubt is why its report is not to be believed although the exit status is
 	// good; empty: there is no such reason.
 	Doubt string `json:"doubt,omitempty"`
@@ -142,6 +144,12 @@ func judgeRun(v wire.VerifyResult, open Opener) (Check, error) {
 	c.Words, c.Passed = c.ended, c.clean
 	kind, _ := spec.ReportFiles(v.Report)
 	if kind == spec.ReportExit || kind == "" {
+		return c, nil
+	}
+	if isShot(kind) {
+		if err := c.judgeShot(v, open); err != nil {
+			return c, fmt.Errorf("read what the browser said of %s: %w", v.Name, err)
+		}
 		return c, nil
 	}
 	r, err := readReport(v, open)

@@ -19,8 +19,9 @@ import (
 
 // ManifestVersion is the version of the format below. Manifests of version 1
 // lack what the model cost, the ways out and the instructions; those before 3 the
-// base's columns, approvals and the decisions about ways out.
-const ManifestVersion = 3
+// base's columns, approvals and the decisions about ways out, those before 4
+// screenshots.
+const ManifestVersion = 4
 
 // Manifest describes the evidence of one session. Its digest stands in the receipt.
 type Manifest struct {
@@ -45,6 +46,9 @@ type Manifest struct {
 	SameTests bool       `json:"same_tests,omitempty"` // the base's tests are the result's: BaseTests would be Checks
 	Compared  []Compared `json:"compared,omitempty"`
 	Change    Change     `json:"change"`
+	// Screenshots are the pages that verification took pictures of. Absent in
+	// older manifests.
+	Screenshots []Screenshot `json:"screenshots,omitempty"`
 	// Risks are words about what a reviewer should look at twice, written by us
 	// around escaped names.
 	Risks []string `json:"risks,omitempty"`

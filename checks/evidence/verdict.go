@@ -189,6 +189,7 @@ func (j *Judgement) decide() {
 		}
 		ran = ran || c.Tests == nil || c.Tests.Passed+c.Tests.Failed > 0 || c.ExitCode != 0
 		j.compare(c)
+		c.shotNotes(find(j.Base, c.Name), v)
 	}
 	for i := range j.Checks {
 		c := &j.Checks[i]

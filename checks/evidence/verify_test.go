@@ -40,7 +40,7 @@ func TestSchemaHolds(t *testing.T) {
 	for _, bad := range []string{
 		strings.Replace(string(body), `"session": "abcdefghij"`, `"session": 7`, 1),
 		strings.Replace(string(body), `"session": "abcdefghij"`, `"sessions": "abcdefghij"`, 1),
-		strings.Replace(string(body), `"version": 3`, `"version": 4`, 1), "{", "[]", "",
+		strings.Replace(string(body), `"version": 4`, `"version": 5`, 1), "{", "[]", "",
 	} {
 		if _, wrong, err := Verify([]byte(bad), "", nil); err != nil || len(wrong) == 0 {
 			t.Errorf("%.60q passes: %v", bad, err)

@@ -17,11 +17,7 @@ import (
 )
 
 // Read reads a PNG as Chromium writes it. The error is a clause for people.
-func Read(from io.Reader) (*image.RGBA, error) {
-	body, err := io.ReadAll(io.LimitReader(from, wire.MaxShotBytes+1))
-	if err != nil {
-		return nil, err
-	}
+func Read(body []byte) (*image.RGBA, error) {
 	if len(body) > wire.MaxShotBytes {
 		return nil, fmt.Errorf("it is longer than %d MiB", wire.MaxShotBytes>>20)
 	}

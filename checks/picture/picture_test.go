@@ -73,7 +73,7 @@ func TestPicturesOfAnEnemy(t *testing.T) {
 		"cut":           {short[:len(short)-20], "it is a damaged PNG"},
 		"grey, bundled": {encoded(t, image.NewGray(image.Rect(0, 0, 2, 2))), "other colours"},
 	} {
-		if _, err := Read(bytes.NewReader(c.body)); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Read(c.body); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
@@ -87,7 +87,7 @@ func TestOnlyThePictureIsWritten(t *testing.T) {
 	chunk(&with, "tEXt", []byte("Comment\x00<script>"))
 	with.Write(body[33:])
 	with.WriteString("<script>trailing</script>")
-	img, err := Read(&with)
+	img, err := Read(with.Bytes())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestOnlyThePictureIsWritten(t *testing.T) {
 func TestWhatIsTransparentIsWhite(t *testing.T) {
 	img := image.NewNRGBA(image.Rect(0, 0, 2, 1))
 	img.SetNRGBA(0, 0, color.NRGBA{255, 0, 0, 255})
-	got, err := Read(bytes.NewReader(encoded(t, img)))
+	got, err := Read(encoded(t, img))
 	if err != nil || got.RGBAAt(0, 0) != (color.RGBA{255, 0, 0, 255}) || got.RGBAAt(1, 0) != (color.RGBA{255, 255, 255, 255}) {
 		t.Errorf("%v %v", got, err)
 	}
@@ -126,7 +126,7 @@ func TestDifference(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	f.Add(head(10, 10, 8, 6))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		img, err := Read(bytes.NewReader(body))
+		img, err := Read(body)
 		if err == nil && img.Rect.Dx()*img.Rect.Dy() > wire.MaxShotPixels {
 			t.Errorf("%v", img.Rect)
 		}

@@ -146,6 +146,7 @@ func summary(m evidence.Manifest, d Delivery) string {
 		b.WriteString("; [session and all files](" + d.SessionURL + ")")
 	}
 	b.WriteString("\n\n" + table(m))
+	b.WriteString(screenshots(m, d))
 	if n := len(m.Change.Withheld); n > 0 {
 		fmt.Fprintf(&b, "> %d changed path(s) are not in this commit, since GitHub refuses them to apps; they are in the evidence as a patch: %s. The commands ran with them.\n\n", n, codeList(m.Change.Withheld, 10))
 	}
@@ -243,6 +244,30 @@ func table(m evidence.Manifest) string {
 			cell(m.Base, c.Name), mark(c)+" "+redact.Cell(plain(c.Words, 160)), old, Duration(c.Duration))
 	}
 	return b.String() + "\n"
+}
+
+// screenshots says of each page how much of it has changed, and where it is shown.
+func screenshots(m evidence.Manifest, d Delivery) string {
+	var parts []string
+	for i, s := range m.Screenshots {
+		if i == 10 {
+			parts = append(parts, fmt.Sprintf("and %d more", len(m.Screenshots)-i))
+			break
+		}
+		words := s.Share()
+		if words == "" {
+			words = strings.TrimSuffix(strings.TrimSpace(s.Words), ".")
+		}
+		name := plain(s.Name, 60)
+		if d.SessionURL != "" {
+			name = "[" + name + "](" + d.SessionURL + "#screenshots)"
+		}
+		parts = append(parts, name+": "+plain(words, 300))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "**Screenshots** before and after: " + strings.Join(parts, " · ") + "\n\n"
 }
 
 func mark(c evidence.Check) string {
