@@ -465,6 +465,10 @@ func receipt(b *strings.Builder, m evidence.Manifest, d Delivery) {
 	}
 }
 
+// Fit is Markdown of ours in at most most bytes, which are more than a thousand:
+// cut at the end of a line, with everything closed that the cut left open.
+func Fit(text string, most int) string { return closeOpen(text, most) }
+
 // closeOpen cuts text to most bytes at the end of a line and ends the code block
 // and the folds that the cut left open. Folds are only ours: in what others wrote
 // there is no HTML outside of code blocks.

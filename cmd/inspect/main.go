@@ -63,7 +63,7 @@ func run(ctx context.Context) int {
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(serveCommand(), controlCommand(), nodeCommand(), runnerCommand(), envCommand(), sessionCommand(), policyCommand(), secretsCommand(), auditCommand(), evidenceCommand(), reportCommand(), tryCommand(), shotCommand(), nomadCommand(), doctorCommand(), appCommand(), demoCommand(), installCommand(), commandsCommand())
+	root.AddCommand(serveCommand(), controlCommand(), nodeCommand(), runnerCommand(), envCommand(), sessionCommand(), policyCommand(), secretsCommand(), auditCommand(), evidenceCommand(), buildkiteCommand(), reportCommand(), tryCommand(), shotCommand(), nomadCommand(), doctorCommand(), appCommand(), demoCommand(), installCommand(), commandsCommand())
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0
