@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"inspect/scheduler"
+	"inspect/scheduler/jwks"
 )
 
 // Engine runs attempts as jobs of a Nomad cluster. All of its state is in
@@ -22,7 +23,7 @@ type Engine struct {
 	base  *api.Job // the template; nil: none
 	nomad *client
 	cache *cache
-	keys  *keySet
+	keys  *jwks.Keys
 }
 
 var (
@@ -46,7 +47,7 @@ func New(o Options) (*Engine, error) {
 	if e.nomad, err = newClient(o); err != nil {
 		return nil, err
 	}
-	e.keys = newKeySet(o.Clock, e.nomad)
+	e.keys = newKeys(o.Clock, e.nomad)
 	return e, nil
 }
 

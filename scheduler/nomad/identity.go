@@ -11,15 +11,27 @@ import (
 	"github.com/golang-jwt/jwt/v4"
 	"github.com/hashicorp/nomad/api"
 
+	"inspect/envs/proc"
 	"inspect/scheduler"
+	"inspect/scheduler/jwks"
 )
 
-const (
-	// leeway is by how much clocks may differ.
-	leeway = 30 * time.Second
-	// maxToken bounds a token, in bytes; Nomad's are below 2 KiB.
-	maxToken = 16 << 10
-)
+// leeway is by how much clocks may differ.
+const leeway = 30 * time.Second
+
+const jwksPath = "/.well-known/jwks.json"
+
+// newKeys are the cluster's. They come by the same verified way as all else that
+// Nomad says.
+func newKeys(clock proc.Clock, c *client) *jwks.Keys {
+	return jwks.New(clock, func(ctx context.Context) ([]byte, error) {
+		q, err := c.query(ctx, c.here())
+		if err != nil {
+			return nil, err
+		}
+		return c.raw(jwksPath, jwks.MaxSet, q)
+	})
+}
 
 // claims are what Nomad says of a task in the identity that it signs.
 type claims struct {
@@ -66,26 +78,10 @@ func (c claims) check(o Options, now time.Time) (session string, generation int,
 // it, that it is of a task of ours, and that its allocation is the one that we
 // read from the job which we registered.
 func (e *Engine) Identify(ctx context.Context, token string) (scheduler.Identity, error) {
-	if len(token) > maxToken {
-		return scheduler.Identity{}, errors.New("the identity is too long")
-	}
 	var c claims
-	var untold error
-	_, err := jwt.NewParser(jwt.WithValidMethods([]string{"RS256"}), jwt.WithoutClaimsValidation()).ParseWithClaims(token, &c, func(t *jwt.Token) (any, error) {
-		id, _ := t.Header["kid"].(string)
-		if id == "" {
-			return nil, errNoKey
-		}
-		key, err := e.keys.key(ctx, id)
-		if err != nil && !errors.Is(err, errNoKey) {
-			untold = err
-		}
-		return key, err
-	})
-	if untold != nil {
-		return scheduler.Identity{}, errors.Join(scheduler.ErrIdentityUnknown, untold)
-	}
-	if err != nil {
+	if err := e.keys.Verify(ctx, token, &c); errors.Is(err, jwks.ErrUntold) {
+		return scheduler.Identity{}, errors.Join(scheduler.ErrIdentityUnknown, err)
+	} else if err != nil {
 		return scheduler.Identity{}, fmt.Errorf("the identity is not signed by the cluster: %w", err)
 	}
 	session, generation, err := c.check(e.o, e.o.Clock.Now())

@@ -10,9 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"maps"
-	"math/big"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +20,7 @@ import (
 	"inspect/fixtures/nomadd"
 	"inspect/scheduler"
 	"inspect/scheduler/enginetest"
+	"inspect/scheduler/jwks"
 )
 
 // proven starts an attempt and returns what its runner shows.
@@ -167,7 +166,7 @@ func signedOtherwise(t *testing.T, e *Engine, genuine string) {
 		t.Fatal(err)
 	}
 	kid := parsed.Header["kid"].(string)
-	public, err := e.keys.key(t.Context(), kid)
+	public, err := e.keys.Key(t.Context(), kid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,93 +204,11 @@ func signedOtherwise(t *testing.T, e *Engine, genuine string) {
 		"other claims":                     parts[0] + "." + base64.RawURLEncoding.EncodeToString([]byte(`{"aud":"inspect"}`)) + "." + parts[2],
 		"two parts":                        parts[0] + "." + parts[1],
 		"nothing":                          "",
-		"too much":                         genuine + strings.Repeat(" ", maxToken),
+		"too much":                         genuine + strings.Repeat(" ", jwks.MaxToken),
 	} {
 		if got, err := e.Identify(t.Context(), token); err == nil {
 			t.Errorf("%s: it proves %+v", name, got)
 		}
-	}
-}
-
-// Keys change; one that is not known is asked for, but not as often as somebody
-// makes such tokens.
-func TestKeys(t *testing.T) {
-	clock := proc.NewFake(now)
-	var mu sync.Mutex
-	fetched, answer := 0, keyJSON(t, "a")
-	var failure error
-	s := newKeySet(clock, nil)
-	s.fetch = func(context.Context) ([]byte, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		fetched++
-		return answer, failure
-	}
-	want := func(id string, ok, told bool, fetches int) {
-		t.Helper()
-		key, err := s.key(t.Context(), id)
-		if (err == nil) != ok || (key != nil) != ok || !ok && errors.Is(err, errNoKey) != told || fetched != fetches {
-			t.Fatalf("key %s: %v, %v after %d fetches, want %d", id, key, err, fetched, fetches)
-		}
-	}
-	want("a", true, true, 1)
-	want("a", true, true, 1)
-	for range 100 {
-		want("b", false, false, 1) // a moment ago: it cannot be told
-	}
-	clock.Advance(keysPause)
-	want("b", false, true, 2)
-	answer = keyJSON(t, "b") // rotated, and the old one withdrawn
-	want("a", true, true, 2)
-	clock.Advance(keysPause)
-	want("b", true, true, 3)
-	want("a", false, false, 3)
-	clock.Advance(keysLife)
-	failure = errors.New("away")
-	want("b", false, false, 4) // too old to be believed
-	want("b", false, false, 4)
-	clock.Advance(keysPause)
-	failure = nil
-	want("b", true, true, 5)
-}
-
-func keyJSON(t *testing.T, ids ...string) []byte {
-	t.Helper()
-	var keys []map[string]string
-	for _, id := range ids {
-		key, err := rsa.GenerateKey(rand.Reader, 2048)
-		if err != nil {
-			t.Fatal(err)
-		}
-		keys = append(keys, map[string]string{"kty": "RSA", "use": "sig", "alg": "RS256", "kid": id,
-			"n": base64.RawURLEncoding.EncodeToString(key.N.Bytes()), "e": "AQAB"})
-	}
-	b, err := json.Marshal(map[string]any{"keys": keys})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-func TestKeysThatAreNone(t *testing.T) {
-	good := string(keyJSON(t, "a"))
-	for name, data := range map[string]string{
-		"another type":   strings.Replace(good, `"RSA"`, `"oct"`, 1),
-		"for encryption": strings.Replace(good, `"sig"`, `"enc"`, 1),
-		"for RS512":      strings.Replace(good, "RS256", "RS512", 1),
-		"exponent 1":     strings.Replace(good, "AQAB", "AQ", 1),
-		"too short":      `{"keys":[{"kty":"RSA","kid":"a","e":"AQAB","n":"` + base64.RawURLEncoding.EncodeToString(new(big.Int).Lsh(big.NewInt(1), 1023).Bytes()) + `"}]}`,
-		"none":           `{}`,
-	} {
-		if keys, err := parseKeys([]byte(data)); err != nil || len(keys) > 0 {
-			t.Errorf("%s: %v, %v", name, keys, err)
-		}
-	}
-	if keys, err := parseKeys([]byte(good)); err != nil || len(keys) != 1 {
-		t.Errorf("a good one: %v, %v", keys, err)
-	}
-	if _, err := parseKeys([]byte("<html>")); err == nil {
-		t.Error("a page is read as keys")
 	}
 }
 
@@ -321,8 +238,7 @@ func FuzzIdentity(f *testing.F) {
 	f.Add("a.b.c")
 	f.Add(`eyJhbGciOiJub25lIn0.e30.`)
 	f.Add(`eyJhbGciOiJSUzI1NiIsImtpZCI6ImEifQ.e30.AAAA`)
-	s := newKeySet(proc.NewFake(now), nil)
-	s.fetch = func(context.Context) ([]byte, error) { return []byte(`{"keys":[]}`), nil }
+	s := jwks.New(proc.NewFake(now), func(context.Context) ([]byte, error) { return []byte(`{"keys":[]}`), nil })
 	e := &Engine{o: Options{Clock: proc.NewFake(now)}, keys: s}
 	f.Fuzz(func(t *testing.T, token string) {
 		if got, err := e.Identify(t.Context(), token); err == nil {

@@ -4,10 +4,14 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"inspect/scheduler/jwks"
 	"io"
 	"log"
 	"math/big"
@@ -107,10 +111,26 @@ func TestKeysOverTLS(t *testing.T) {
 			o := options(t, server.URL)
 			o.Token, o.CACert, o.ClientCert, o.ClientKey, o.ServerName = nil, cluster.pem, ours.cert, ours.key, "server.global.nomad"
 			c.change(&o)
-			key, err := asking(t, o).keys.key(t.Context(), "a")
-			if (err == nil) != c.ok || (key != nil) != c.ok || errors.Is(err, errNoKey) {
+			key, err := asking(t, o).keys.Key(t.Context(), "a")
+			if (err == nil) != c.ok || (key != nil) != c.ok || errors.Is(err, jwks.ErrNoKey) {
 				t.Errorf("%v, %v", key, err)
 			}
 		})
 	}
+}
+
+// keyJSON is a key set of one key of that id.
+func keyJSON(t *testing.T, id string) []byte {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(map[string]any{"keys": []map[string]string{{
+		"kty": "RSA", "use": "sig", "alg": "RS256", "kid": id, "n": base64.RawURLEncoding.EncodeToString(key.N.Bytes()), "e": "AQAB",
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
