@@ -20,7 +20,52 @@ type Floor struct {
 	Listed       bool
 	Repositories []FloorRepository
 	Defaults     FloorKeys // of every repository
+	// Pipelines of Buildkite that may ask for work. None: nobody's.
+	Pipelines []FloorPipeline
 }
+
+// FloorPipeline lets one pipeline of Buildkite ask for work. The ids are never
+// given to another, so they are what it is known by; its slugs are only how it
+// is asked about.
+type FloorPipeline struct {
+	Organization string // id
+	ID           string
+	Slug         string               // organization/pipeline, of addresses
+	Repositories []PipelineRepository // that it may ask for
+	May          []string             // Pipeline…; what its steps may ask for
+	// OwnBranches lets builds of branches that sessions pushed start sessions.
+	OwnBranches bool
+	// NoForks is the operator's word that the pipeline builds no pull requests of
+	// forks. Without it each build is looked up before it is believed.
+	NoForks bool
+	// Attempts is how many sessions may try to fix one commit.
+	Attempts int
+	// Builds: "follow" looks at its builds of what sessions pushed, "create" may
+	// also ask for one.
+	Builds string
+}
+
+// PipelineRepository is a repository by number or by name.
+type PipelineRepository struct {
+	ID   int64  // 0: by name
+	Name string // owner/name in lower case
+}
+
+// What a pipeline's steps may ask for.
+const (
+	PipelinePrompt = "prompt"
+	PipelineIssue  = "issue"
+	PipelineFix    = "fix_build"
+)
+
+// What may be done about a pipeline's builds of what sessions pushed.
+const (
+	BuildsFollow = "follow"
+	BuildsCreate = "create"
+)
+
+// MaxAttempts bounds how many sessions may try to fix one commit.
+const MaxAttempts = 5
 
 // FloorRepository is an entry of the list: it has either an ID or a Match.
 type FloorRepository struct {
@@ -87,6 +132,7 @@ func ParseFloor(body []byte) (Floor, Problems) {
 			f.Repositories = append(f.Repositories, r)
 		}
 	}
+	f.Pipelines = buildPipelines(child(child(root, "buildkite"), "pipelines"))
 	return f, nil
 }
 
@@ -141,12 +187,14 @@ func floorSchema() field {
 		"repositories": {kind: kindList, help: "a list of repositories", max: 1000, item: &field{
 			kind: kindMap, help: "a map with match or id", fields: repository,
 		}},
-		"defaults": {kind: kindMap, help: "a map", fields: keys},
+		"defaults":  {kind: kindMap, help: "a map", fields: keys},
+		"buildkite": pipelineSchema(),
 	}}
 }
 
 // crossCheckFloor finds what no single key shows.
 func (v *validator) crossCheckFloor(root *yaml.Node) {
+	v.crossCheckPipelines(root)
 	list := child(root, "repositories")
 	if list == nil || list.Kind != yaml.SequenceNode {
 		return

@@ -351,7 +351,14 @@ func build(root *yaml.Node) Spec {
 		s.Publish.Reviewers = ""
 	}
 	s.Checks.Required = yes(child(child(root, "checks"), "required"))
-	texts(child(child(root, "triggers"), "labels"), &s.Triggers.Labels)
+	triggers := child(root, "triggers")
+	texts(child(triggers, "labels"), &s.Triggers.Labels)
+	s.Triggers.OnBuildkiteFailure = yes(child(triggers, "on_buildkite_failure"))
+	number(child(triggers, "buildkite_attempts"), &s.Triggers.BuildkiteAttempts)
+	builds := child(child(root, "checks"), "buildkite")
+	text(child(builds, "builds"), &s.Checks.Buildkite.Builds)
+	s.Checks.Buildkite.Required = yes(child(builds, "required"))
+	duration(child(builds, "timeout"), &s.Checks.Buildkite.Timeout)
 	return s
 }
 

@@ -132,11 +132,17 @@ func schema() field {
 		}},
 		"checks": {kind: kindMap, help: "a map", fields: map[string]field{
 			"required": {kind: kindBool, help: "true or false"},
+			"buildkite": {kind: kindMap, help: "a map", fields: map[string]field{
+				"builds":   {kind: kindText, help: "follow or create", only: []string{BuildsFollow, BuildsCreate}, required: true},
+				"required": {kind: kindBool, help: "true or false"},
+				"timeout":  {kind: kindDuration, help: "a duration like 1h, from 1m to 24h", check: durationBetween(time.Minute, 24*time.Hour)},
+			}},
 		}},
 		"triggers": {kind: kindMap, help: "a map", fields: map[string]field{
 			"labels":               {kind: kindList, help: "a list of label names", item: &field{kind: kindText, help: "a label name", check: notBlank, max: 50}, max: 10},
 			"commands":             {kind: kindText, help: "write", only: []string{"write"}},
-			"on_buildkite_failure": {kind: kindBool, help: "true or false", laterIf: func(s string) bool { return s == "true" }},
+			"on_buildkite_failure": {kind: kindBool, help: "true or false"},
+			"buildkite_attempts":   {kind: kindInt, help: fmt.Sprintf("a number from 1 to %d", MaxAttempts), check: between(1, MaxAttempts)},
 		}},
 	}}
 }

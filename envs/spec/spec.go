@@ -46,6 +46,7 @@ type Spec struct {
 	Publish    Publish       `json:"publish"`
 	Checks     Checks        `json:"checks,omitzero"`
 	Triggers   Triggers      `json:"triggers"`
+	Checks     Checks        `json:"checks,omitzero"`
 }
 
 // Checks are how check runs are concluded.
@@ -283,7 +284,27 @@ func AlwaysProtected() []string { return append([]string(nil), alwaysProtected..
 type Triggers struct {
 	Labels   []string `json:"labels"`
 	Commands string   `json:"commands"` // least permission for commands; "write" is the only value so far
+	// OnBuildkiteFailure has a build that fails be fixed, on our own branches and on
+	// pull requests that carry a label, where the operator lets the pipeline.
+	OnBuildkiteFailure bool `json:"on_buildkite_failure,omitempty"`
+	// BuildkiteAttempts is how many sessions may try to fix one commit; 0: one.
+	BuildkiteAttempts int `json:"buildkite_attempts,omitempty"`
 }
+
+// Checks says what else has to be known of a result besides its verification.
+type Checks struct {
+	Buildkite BuildkiteChecks `json:"buildkite,omitzero"`
+}
+
+// BuildkiteChecks has the builds of what was pushed looked at.
+type BuildkiteChecks struct {
+	Builds   string        `json:"builds,omitempty"`   // BuildsFollow or BuildsCreate; empty: nobody looks
+	Required bool          `json:"required,omitempty"` // the check run waits for the build, and says success only if it passed
+	Timeout  time.Duration `json:"timeout,omitempty"`  // 0: DefaultBuildTimeout
+}
+
+// DefaultBuildTimeout is how long the build of what was pushed is waited for.
+const DefaultBuildTimeout = time.Hour
 
 // Default is the Spec of an empty file: no setup, nothing to verify.
 func Default() Spec {
