@@ -48,6 +48,7 @@ const (
 	// what it is bound to.
 	EventApproval = "approval"
 	EventGitHub   = "github" // a write to GitHub: asked for, then answered
+	EventBuild    = "build"  // what a build of the pushed commit showed, and the digest of all of it
 )
 
 // MaxAttempts is how many attempts one session gets, anew each time it is rewound.

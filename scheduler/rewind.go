@@ -186,6 +186,11 @@ func Fork(ctx context.Context, tx *storage.Tx, p Point, h spec.Harness, who stri
 	if err != nil {
 		return src, err
 	}
+	if by.ID == 0 { // nobody's, or a pipeline's like the other
+		if err := q.CopyPipelineSession(ctx, storage.CopyPipelineSessionParams{SessionID: row.ID, FromSession: src.ID, Now: now}); err != nil {
+			return src, fmt.Errorf("giving session %s the pipeline of the other: %w", row.ID, err)
+		}
+	}
 	if err := q.CopyPrompts(ctx, storage.CopyPromptsParams{SessionID: row.ID, FromSession: src.ID}); err != nil {
 		return src, fmt.Errorf("giving session %s what was asked of the other: %w", row.ID, err)
 	}

@@ -340,6 +340,26 @@ type NodeWork struct {
 	Drift      pqtype.NullRawMessage
 }
 
+type PipelineSession struct {
+	SessionID      string
+	RepositoryID   int64
+	OrganizationID string
+	PipelineID     string
+	Slug           string
+	Act            string
+	BuildNumber    int32
+	JobID          string
+	Fixes          string
+	Branch         string
+	CreatedAt      time.Time
+}
+
+type PipelineToken struct {
+	Hash      []byte
+	SessionID string
+	CreatedAt time.Time
+}
+
 type Prompt struct {
 	SessionID   string
 	Number      int32
@@ -498,6 +518,26 @@ type Session struct {
 	StopReason      string
 	Context         pqtype.NullRawMessage
 	PullSeenAt      sql.NullTime
+}
+
+type SessionBuild struct {
+	SessionID  string
+	PipelineID string
+	Slug       string
+	Sha        string
+	Required   bool
+	Creates    bool
+	AskedAt    sql.NullTime
+	Number     int32
+	State      string
+	Result     pqtype.NullRawMessage
+	Words      string
+	Changes    int32
+	Looks      int32
+	NextLookAt time.Time
+	Deadline   time.Time
+	DoneAt     sql.NullTime
+	CreatedAt  time.Time
 }
 
 type SessionOutcome struct {

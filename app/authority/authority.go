@@ -29,6 +29,20 @@ type Judge struct {
 	// AllowedApps are the numbers of Apps whose bots count as having write
 	// access. GitHub tells no permission of a bot, so whoever runs Inspect does.
 	AllowedApps []int64
+	// Pipelines says what the operator's policy has of a pipeline of Buildkite now.
+	// nil: no pipeline may ask for anything.
+	Pipelines func(policy.PipelineID) (policy.Pipeline, bool)
+}
+
+// DecidePipeline says whether a pipeline may have act done in a repository. It is
+// no person and GitHub knows nothing of it: the operator's policy as it is now
+// decides, with what is known of the build.
+func (j Judge) DecidePipeline(id policy.PipelineID, repo github.Repo, act string, b policy.BuildFacts) policy.ActorDecision {
+	if j.Pipelines == nil {
+		return policy.DecidePipeline(policy.Pipeline{}, false, repo.ID, repo.Owner+"/"+repo.Name, act, b)
+	}
+	p, found := j.Pipelines(id)
+	return policy.DecidePipeline(p, found, repo.ID, repo.Owner+"/"+repo.Name, act, b)
 }
 
 // Known is what was found out about an actor: who he is and what he may do.

@@ -43,6 +43,7 @@ type Item struct {
 	Author   string `json:"author,omitempty"`
 	Included bool   `json:"included"`
 	Reason   string `json:"reason,omitempty"` // why it is not
+	Digest   string `json:"digest,omitempty"` // SHA-256 of what it said, where it can be said otherwise later
 }
 
 // Pull is what is known of a pull request besides its title, body and comments.

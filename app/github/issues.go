@@ -2,6 +2,7 @@ package github
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -142,6 +143,30 @@ func (c *Client) Comments(ctx context.Context, repo Repo, issue int) ([]Comment,
 		return err
 	})
 	return out, err
+}
+
+// Issue is an issue, or a pull request as its conversation shows it, as it is now.
+type Issue struct {
+	Labelled
+	State string // "open" or "closed"
+}
+
+// Issue reads an issue by its number.
+func (c *Client) Issue(ctx context.Context, repo Repo, number int) (Issue, error) {
+	var got *gh.Issue
+	op := fmt.Sprintf("read %s#%d", repo, number)
+	err := c.in(ctx, repo, op, func(api *gh.Client, r Repo) (err error) {
+		got, _, err = api.Issues.Get(ctx, r.Owner, r.Name, number)
+		return err
+	})
+	if err != nil {
+		return Issue{}, err
+	}
+	if got.GetNumber() != number {
+		// One that was moved to another repository is answered for there.
+		return Issue{}, &Error{Op: op, Kind: ErrNotFound, Cause: errors.New("GitHub's answer is about something else")}
+	}
+	return Issue{labelled(got), got.GetState()}, nil
 }
 
 // RemoveLabel takes a label off an issue. It not being there is success.

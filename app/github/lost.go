@@ -43,20 +43,24 @@ func (c *Client) OpenLabelled(ctx context.Context, repo Repo, label string, sinc
 				State: "open", Labels: []string{label}, Sort: "updated", Direction: "desc", Since: since, ListOptions: o,
 			})
 			for _, i := range list {
-				l := Labelled{
-					ID: i.GetID(), Number: i.GetNumber(), Title: i.GetTitle(), Body: i.GetBody(), Author: i.GetUser().GetLogin(), AuthorID: i.GetUser().GetID(),
-					Locked: i.GetLocked(), Pull: i.IsPullRequest(), Comments: i.GetComments(), Updated: i.GetUpdatedAt().Time,
-				}
-				for _, name := range i.Labels {
-					l.Labels = append(l.Labels, Label{name.GetID(), name.GetName()})
-				}
-				out = append(out, l)
+				out = append(out, labelled(i))
 			}
 			return resp, err
 		})
 		return err
 	})
 	return out, err
+}
+
+func labelled(i *gh.Issue) Labelled {
+	l := Labelled{
+		ID: i.GetID(), Number: i.GetNumber(), Title: i.GetTitle(), Body: i.GetBody(), Author: i.GetUser().GetLogin(), AuthorID: i.GetUser().GetID(),
+		Locked: i.GetLocked(), Pull: i.IsPullRequest(), Comments: i.GetComments(), Updated: i.GetUpdatedAt().Time,
+	}
+	for _, name := range i.Labels {
+		l.Labels = append(l.Labels, Label{name.GetID(), name.GetName()})
+	}
+	return l
 }
 
 // Labelling says who put a label on an issue, and when.

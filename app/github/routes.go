@@ -51,6 +51,7 @@ var perRepository = []route{
 	{method: "GET", path: "/contents/{path...}", purpose: forReading},
 	{method: "GET", path: "/rules/branches/{ref...}", purpose: forReading},
 	{method: "GET", path: "/issues", purpose: forTalking},
+	{method: "GET", path: "/issues/{id}", purpose: forTalking},
 	{method: "GET", path: "/issues/{id}/events", purpose: forTalking},
 	{method: "GET", path: "/rulesets/{id}", purpose: forReading},
 	{method: "GET", path: "/branches/{ref}", purpose: forReading},

@@ -52,6 +52,7 @@ type fakeGitHub struct {
 	lost     map[string]bool
 	apps     map[string]int64 // slug -> number
 
+	issues    map[int]github.Issue
 	pulls     map[int]github.PullRequest
 	made      map[string]time.Time // commits
 	protected map[string]bool
@@ -72,6 +73,18 @@ func (f *fakeGitHub) PullRequest(_ context.Context, _ github.Repo, number int) (
 		return pr, nil
 	}
 	return github.PullRequest{}, github.ErrNotFound
+}
+
+func (f *fakeGitHub) Issue(_ context.Context, _ github.Repo, number int) (github.Issue, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.call("Issue", number); err != nil {
+		return github.Issue{}, err
+	}
+	if i, ok := f.issues[number]; ok {
+		return i, nil
+	}
+	return github.Issue{}, github.ErrNotFound
 }
 
 func (f *fakeGitHub) CommitTime(_ context.Context, _ github.Repo, sha string) (time.Time, error) {

@@ -14,6 +14,7 @@ import (
 	"inspect/app/doctor"
 	"inspect/app/github"
 	"inspect/app/policy"
+	"inspect/checks/buildkite"
 	"inspect/checks/redact"
 	"inspect/envs/spec"
 	"inspect/scheduler"
@@ -41,7 +42,18 @@ type GitHub interface {
 	Comments(ctx context.Context, repo github.Repo, issue int) ([]github.Comment, error)
 	CreateComment(ctx context.Context, repo github.Repo, issue int, body string) (int64, error)
 	FindComment(ctx context.Context, repo github.Repo, issue int, marker string) (id int64, found bool, err error)
+	Issue(ctx context.Context, repo github.Repo, number int) (github.Issue, error)
 	doctor.GitHub
+}
+
+// Builds is what the intake asks of Buildkite; *buildkite.Client has it. Names of
+// organizations and pipelines are slugs.
+type Builds interface {
+	Build(ctx context.Context, org, pipeline string, number int) (buildkite.Build, error)
+	LogTail(ctx context.Context, org, pipeline string, number int, job string, most int) (buildkite.Log, error)
+	Annotations(ctx context.Context, org, pipeline string, number int) ([]buildkite.Annotation, error)
+	Artifacts(ctx context.Context, org, pipeline string, number int, job string) ([]buildkite.Artifact, error)
+	Artifact(ctx context.Context, org, pipeline string, number int, a buildkite.Artifact, most int64) ([]byte, error)
 }
 
 // Sessions is what the intake asks of the scheduler.
@@ -61,6 +73,7 @@ type Sessions interface {
 
 var (
 	_ GitHub   = (*github.Client)(nil)
+	_ Builds   = (*buildkite.Client)(nil)
 	_ Sessions = (*scheduler.Scheduler)(nil)
 )
 
@@ -87,6 +100,16 @@ type Options struct {
 	// Floor says what binds a repository, or false if it may not use Inspect. It
 	// is asked each time. nil: no operator's policy.
 	Floor func(repositoryID int64, ownerName string) (policy.Bounds, bool)
+	// Pipelines says what the operator's policy has of a pipeline of Buildkite, and
+	// PipelineByID the same by its own id, for what a webhook tells that Buildkite
+	// signed. nil: no pipeline may ask for anything.
+	Pipelines    func(policy.PipelineID) (policy.Pipeline, bool)
+	PipelineByID func(pipeline string) (policy.Pipeline, bool)
+	// Builds asks Buildkite. nil: there is no access token, so nothing is known of
+	// builds but what a token says.
+	Builds Builds
+	// CloneURL is a repository's address, to find the one that a pipeline builds.
+	CloneURL func(github.Repo) string
 	// Prepare is how many repositories of one installation event get their
 	// environments prepared before anybody asks; 0 means none.
 	Prepare int
@@ -128,7 +151,7 @@ func New(o Options) (*Intake, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Intake{o: o, authority: authority.Judge{OwnAppID: o.AppID, AllowedApps: o.AllowedApps}, log: o.Log}, nil
+	return &Intake{o: o, authority: authority.Judge{OwnAppID: o.AppID, AllowedApps: o.AllowedApps, Pipelines: o.Pipelines}, log: o.Log}, nil
 }
 
 // Statuses a delivery ends with.
@@ -167,6 +190,13 @@ func (in *Intake) Deliver(ctx context.Context, guid string) error {
 	}
 	if d.Status != "pending" {
 		return nil
+	}
+	if d.Event == BuildEvent {
+		r, err := in.built(ctx, d)
+		if err != nil {
+			return later(fmt.Errorf("delivery %s (%s): %w", guid, d.Action, err))
+		}
+		return in.finish(ctx, guid, r)
 	}
 	var p payload
 	if err := json.Unmarshal(d.Payload, &p); err != nil {
@@ -213,6 +243,8 @@ func (in *Intake) handle(ctx context.Context, d storage.Delivery, p payload) (re
 		return in.checkSuite(ctx, d.Guid, d.ReceivedAt, p)
 	case pageEvent:
 		return in.page(ctx, d.Guid, d.ReceivedAt, p)
+	case stepEvent:
+		return in.step(ctx, d.Guid, d.ReceivedAt, p)
 	case "check_run":
 		return in.checkRun(ctx, d.Guid, d.ReceivedAt, p)
 	}

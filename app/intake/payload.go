@@ -30,6 +30,7 @@ type payload struct {
 	} `json:"requested_action"`
 	MergeGroup *mergeGroup `json:"merge_group"`
 	Pressed    *Pressed    `json:"pressed"` // of pageEvent
+	Step       *Stepped    `json:"step"`    // of stepEvent
 	Changes    *changes    `json:"changes"`
 	Before     string      `json:"before"`  // of a push, or of a pull request's head
 	After      string      `json:"after"`   // the same
@@ -250,6 +251,9 @@ func (p *payload) redact(r *redact.Redactor) {
 	}
 	if p.Pressed != nil {
 		p.Pressed.Text = r.String(p.Pressed.Text)
+	}
+	if p.Step != nil {
+		p.Step.Ask.Prompt = r.String(p.Step.Ask.Prompt)
 	}
 	if p.Review != nil {
 		p.Review.Body = r.String(p.Review.Body)

@@ -131,26 +131,10 @@ func (in *Intake) tryStart(ctx context.Context, w *wish) error {
 			return fmt.Errorf("reading branch %s: %w", b, err)
 		}
 	}
-	if t := w.command.Flags.Timeout; t > 0 {
-		env.spec.Limits.Timeout = min(env.spec.Limits.Timeout, t)
-	}
-	if cents := w.command.Flags.Budget; cents > 0 {
-		env.spec.Limits.Budget = min(env.spec.Limits.Budget, spec.Money(cents)*spec.Dollar/100)
-	}
-	var words string
-	switch env.spec.Harness, words = chooseHarness(w.command.Flags, env.spec.Harness, in.o.Harness, in.o.Models); {
-	case words != "":
-		return &answer{words}
-	case env.spec.Harness.Kind == "":
-		return &answer{comment.NoHarness()}
-	}
-	deliver, result := "", ""
-	if at != nil && at.fork {
-		env.spec = env.spec.WithoutSecrets()
-	}
-	if env.spec, err = in.bound(env.spec, bounds, w.repo); err != nil {
+	if err := in.fit(ctx, w, &env, bounds, at != nil && at.fork); err != nil {
 		return err
 	}
+	deliver, result := "", ""
 	if at != nil {
 		if base, baseSHA = at.HeadRef, at.HeadSHA; base == "" {
 			base = fmt.Sprintf("pull/%d/head", at.Number)
@@ -227,6 +211,9 @@ func (in *Intake) create(ctx context.Context, w *wish, env environment, base, ba
 		if err != nil {
 			return err
 		}
+		if err := in.mayTry(ctx, q, w, env.spec); err != nil {
+			return err
+		}
 		s, err := in.o.Sessions.Create(ctx, tx, scheduler.NewSession{
 			InstallationID: w.installation.ID, RepositoryID: w.repo.ID, IssueNumber: w.issue.Number, IntentKey: w.key,
 			RequesterID: w.actor.ID, RequesterLogin: w.actor.Login,
@@ -237,8 +224,14 @@ func (in *Intake) create(ctx context.Context, w *wish, env environment, base, ba
 		if err != nil {
 			return err
 		}
+		if err := in.recordPipeline(ctx, tx, w, s.ID); err != nil {
+			return err
+		}
 		return finishIntent(ctx, q, w, outcomeStarted, "", s.ID)
 	})
+	if w.kind == kindStep && errors.Is(err, errBusy) {
+		return in.busy(ctx, w, w.issue.Number)
+	}
 	for _, number := range []int{w.issue.Number, pull.Number} {
 		if !errors.Is(err, errBusy) || number == 0 {
 			continue
@@ -285,6 +278,9 @@ func (in *Intake) saw(ctx context.Context, q *storage.Queries, w *wish, branch s
 var errBusy = errors.New("a session is at work on this issue")
 
 func (in *Intake) openSession(ctx context.Context, q *storage.Queries, repository int64, number int) (storage.Session, bool, error) {
+	if number == 0 {
+		return storage.Session{}, false, nil // nobody's issue: many sessions have it
+	}
 	s, err := q.OpenSessionOfIssue(ctx, storage.OpenSessionOfIssueParams{RepositoryID: repository, IssueNumber: int32(number)})
 	if storage.IsMissing(err) {
 		return s, false, nil
@@ -296,6 +292,9 @@ func (in *Intake) openSession(ctx context.Context, q *storage.Queries, repositor
 }
 
 func (in *Intake) lastSession(ctx context.Context, w *wish) (storage.Session, bool, error) {
+	if w.issue.Number == 0 {
+		return storage.Session{}, false, nil
+	}
 	s, err := in.o.DB.Q().LastSessionOfIssue(ctx, storage.LastSessionOfIssueParams{RepositoryID: w.repo.ID, IssueNumber: int32(w.issue.Number)})
 	if storage.IsMissing(err) {
 		return s, false, nil

@@ -58,6 +58,7 @@ type wish struct {
 	button          *approve.Button
 	rerun           *rerun
 	session         string // whose page it comes from
+	piped           *piped // of a pipeline; nil: a person's or a bot's
 }
 
 // labels are those of the issue, with the one that was just put on it.

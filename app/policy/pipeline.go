@@ -40,6 +40,17 @@ func (f Floor) Pipeline(id PipelineID) (Pipeline, bool) {
 	return Pipeline{}, false
 }
 
+// PipelineByID finds a pipeline by its own id alone, where its organization is not
+// told. No two pipelines of Buildkite have one id.
+func (f Floor) PipelineByID(pipeline string) (Pipeline, bool) {
+	for _, p := range f.file.Pipelines {
+		if p.ID == strings.ToLower(pipeline) {
+			return f.Pipeline(PipelineID{p.Organization, p.ID})
+		}
+	}
+	return Pipeline{}, false
+}
+
 // PipelinesOf are those that are bound to a repository.
 func (f Floor) PipelinesOf(repoID int64, ownerName string) (out []Pipeline) {
 	for i, p := range f.file.Pipelines {

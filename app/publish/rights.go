@@ -11,6 +11,7 @@ import (
 	"inspect/app/github"
 	"inspect/app/policy"
 	"inspect/scheduler"
+	"inspect/storage"
 )
 
 // gitHubCommitter is the address of the committer of what GitHub commits.
@@ -23,13 +24,8 @@ func (p *Publisher) mayPush(ctx context.Context, j *job, branch string, m messag
 	if p.noForge {
 		return false, nil
 	}
-	s := j.session
-	may, err := p.authority.Decide(ctx, j.github, j.repo, policy.ActorOf(s.RequesterID, s.RequesterLogin), policy.NeedWrite)
-	if err != nil {
+	if err := p.requesterMay(ctx, j); err != nil {
 		return false, err
-	}
-	if !may.Allow {
-		return false, &refusal{scheduler.Stopped, ReasonDenied, fmt.Sprintf("%s, who asked for this, may not write to the repository any more.", s.RequesterLogin)}
 	}
 	if err := p.defaultBranchSafe(ctx, j); err != nil {
 		return false, err
@@ -50,6 +46,34 @@ func (p *Publisher) mayPush(ctx context.Context, j *job, branch string, m messag
 		return false, refuse(ReasonRules, "The repository's rules stand in the way: %s. Leave %s/** out of the rule or let the App bypass it.", why, strings.SplitN(branch, "/", 2)[0])
 	}
 	return sign, nil
+}
+
+// requesterMay refuses where whoever asked may not any more: a person by what
+// GitHub says, a pipeline by the operator's policy.
+func (p *Publisher) requesterMay(ctx context.Context, j *job) error {
+	s := j.session
+	if s.RequesterID == 0 {
+		row, err := p.db.Q().PipelineSession(ctx, s.ID)
+		if err == nil {
+			id := policy.PipelineID{Organization: row.OrganizationID, Pipeline: row.PipelineID}
+			// What its build was has been looked at when it asked.
+			if may := p.authority.DecidePipeline(id, j.repo, row.Act, policy.BuildFacts{Seen: true}); !may.Allow {
+				return &refusal{scheduler.Stopped, ReasonDenied, "The Buildkite pipeline that asked for this may not any more: " + may.Words + "."}
+			}
+			return nil
+		}
+		if !storage.IsMissing(err) {
+			return fmt.Errorf("read which pipeline asked for session %s: %w", s.ID, err)
+		}
+	}
+	may, err := p.authority.Decide(ctx, j.github, j.repo, policy.ActorOf(s.RequesterID, s.RequesterLogin), policy.NeedWrite)
+	if err != nil {
+		return err
+	}
+	if !may.Allow {
+		return &refusal{scheduler.Stopped, ReasonDenied, fmt.Sprintf("%s, who asked for this, may not write to the repository any more.", s.RequesterLogin)}
+	}
+	return nil
 }
 
 // defaultBranchSafe refuses where the operator requires rules that keep the App

@@ -101,7 +101,10 @@ func pullBody(r *redact.Redactor, s storage.Session, m evidence.Manifest, risks 
 	line := func(text string, max int) string { return redact.Neutralise(redact.OneLine(r.String(text), max)) }
 	code := func(text string, max int) string { return redact.Code(redact.Cut(r.String(text), max)) }
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\nRefs #%d\n\n", comment.Marker(s.ID), s.IssueNumber)
+	b.WriteString(comment.Marker(s.ID) + "\n")
+	if s.IssueNumber > 0 {
+		fmt.Fprintf(&b, "Refs #%d\n\n", s.IssueNumber)
+	}
 	ask := strings.TrimSpace(s.Request)
 	if ask == "" {
 		ask = s.Title

@@ -40,6 +40,9 @@ func (r *Reporter) checkRun(ctx context.Context, st *story) error {
 		if err := r.annotate(ctx, st); err != nil {
 			return err
 		}
+		if err := r.tellBuilds(ctx, st); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -163,6 +166,7 @@ func (r *Reporter) run(st *story) (github.CheckRun, error) {
 		EventsHead: rc.EventsHead, EventsCount: rc.EventsCount, SessionURL: r.sessionURL(s.ID),
 	})
 	run.Conclusion, run.Title, run.Summary, run.Text = render.Conclusion(st.kept.Manifest, st.spec.Checks.Required), out.Title, out.Summary, out.Text
+	st.builds.decide(&run)
 	for _, a := range out.Annotations {
 		run.Annotations = append(run.Annotations, github.Annotation{Path: a.Path, StartLine: a.Line, EndLine: a.Line, Level: a.Level, Title: a.Title, Message: a.Message})
 	}

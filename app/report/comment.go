@@ -31,6 +31,12 @@ func (r *Reporter) comment(ctx context.Context, st *story) error {
 	if s.Locked {
 		return nil // the check run is the result
 	}
+	if s.IssueNumber == 0 { // a pipeline asked: the pull request that it leads to is its conversation
+		if s.IssueNumber = s.PullRequest; s.IssueNumber == 0 {
+			return nil
+		}
+		ctx = github.OnPull(ctx)
+	}
 	if s.PullNumber > 0 && s.PullNumber == s.IssueNumber {
 		ctx = github.OnPull(ctx)
 	}

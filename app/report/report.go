@@ -112,6 +112,7 @@ type story struct {
 	waiting    int            // sessions in the queue, while this one is
 	pending    []storage.Approval
 	allowed    []storage.Approval
+	builds     builds
 	repo       github.Repo
 	github     GitHub
 }
@@ -198,6 +199,9 @@ func (r *Reporter) read(ctx context.Context, session string) (st *story, open bo
 		st.pending, err = scheduler.Approvals(ctx, r.db.Q(), session)
 	}
 	if err != nil {
+		return nil, false, err
+	}
+	if st.builds, err = r.readBuilds(ctx, s, st.spec); err != nil {
 		return nil, false, err
 	}
 	st.repo = github.Repo{ID: place.ID, Owner: place.Owner, Name: place.Name}

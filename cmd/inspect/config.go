@@ -52,6 +52,7 @@ type serveConfig struct {
 	Store                                             storeFlags
 	Engine                                            string
 	Nomad                                             nomadFlags
+	Buildkite                                         buildkiteFlags
 	Node                                              string
 	NodeName                                          string
 	MaxSessions                                       int
@@ -102,6 +103,7 @@ func (c *serveConfig) flags(f *pflag.FlagSet) {
 	c.Store.flags(f)
 	f.StringVar(&c.Engine, "engine", engineLocal, "where sessions run: local, on this machine, or nomad, in a cluster")
 	c.Nomad.flags(f)
+	c.Buildkite.flags(f)
 	f.StringVar(&c.Node, "node", nodeHere, "local: sessions run on this machine, too, or none: its node daemon only keeps mirrors and reads results (with --engine nomad)")
 	f.StringVar(&c.NodeName, "node-name", localNode, "name of this machine's node; each control plane on one database needs another")
 	f.IntVar(&c.MaxSessions, "max-sessions", 0, "sessions at once, of all repositories together (default: 4, or with --engine nomad as many as there is room for)")
@@ -212,6 +214,9 @@ func (c *serveConfig) check() error {
 		return err
 	}
 	if err := c.Store.check(); err != nil {
+		return err
+	}
+	if err := c.Buildkite.check(); err != nil {
 		return err
 	}
 	if err := c.checkEngine(); err != nil {

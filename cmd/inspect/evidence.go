@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -190,7 +189,7 @@ func tarEvidence(r io.Reader) (bundle, error) {
 		switch h.Name {
 		case publish.FileManifest:
 			b.manifest, err = io.ReadAll(io.LimitReader(t, maxManifest))
-		case fileReceipt:
+		case publish.FileReceipt:
 			var rc scheduler.Receipt
 			if err = json.NewDecoder(io.LimitReader(t, 1<<20)).Decode(&rc); err == nil {
 				b.digest, b.source = rc.Evidence, "the receipt in the same archive"
@@ -272,6 +271,8 @@ func sessionEvidence(ctx context.Context, d dataFlags, url, name string) (bundle
 	return b, closing, nil
 }
 
+var errNoEvidence = errors.New("no evidence yet")
+
 func readEvidence(ctx context.Context, db *storage.DB, blobs *storage.Blobs, name string) (bundle, storage.Session, error) {
 	var b bundle
 	id, err := findSession(ctx, db, name)
@@ -284,7 +285,7 @@ func readEvidence(ctx context.Context, db *storage.DB, blobs *storage.Blobs, nam
 	}
 	row, err := db.Q().EvidenceFile(ctx, storage.EvidenceFileParams{SessionID: id, Name: publish.FileManifest})
 	if storage.IsMissing(err) {
-		return b, s, fmt.Errorf("session %s has no evidence yet: it is written when the session ends or waits for an approval", id)
+		return b, s, fmt.Errorf("session %s has %w: it is written when the session ends or waits for an approval", id, errNoEvidence)
 	}
 	if err != nil {
 		return b, s, err
@@ -332,9 +333,6 @@ func readChanged(r io.Reader, most int64) ([]byte, error) {
 	return body, err
 }
 
-// fileReceipt is the receipt in an export.
-const fileReceipt = "receipt.json"
-
 func evidenceExportCommand() *cobra.Command {
 	var d dataFlags
 	var url, output string
@@ -374,39 +372,5 @@ func exportEvidence(ctx context.Context, out io.Writer, db *storage.DB, blobs *s
 	if err != nil {
 		return err
 	}
-	var m evidence.Manifest
-	if err := json.Unmarshal(b.manifest, &m); err != nil {
-		return fmt.Errorf("read the manifest of session %s: %w", s.ID, err)
-	}
-	t := tar.NewWriter(out)
-	put := func(name string, n int64, r io.Reader) error {
-		err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: n, ModTime: time.Unix(0, 0), Format: tar.FormatPAX})
-		if err == nil {
-			_, err = io.CopyN(t, r, n)
-		}
-		if err != nil {
-			return fmt.Errorf("write %s: %w", name, err)
-		}
-		return nil
-	}
-	if err := put(publish.FileManifest, int64(len(b.manifest)), strings.NewReader(string(b.manifest))); err != nil {
-		return err
-	}
-	if s.Receipt.Valid {
-		if err := put(fileReceipt, int64(len(s.Receipt.RawMessage)), strings.NewReader(string(s.Receipt.RawMessage))); err != nil {
-			return err
-		}
-	}
-	for _, f := range m.Files {
-		r, err := blobs.Get(ctx, s.ID, f.SHA256)
-		if err != nil {
-			return fmt.Errorf("read %s: %w", f.Name, err)
-		}
-		err = put(f.Name, f.Bytes, r)
-		r.Close()
-		if err != nil {
-			return err
-		}
-	}
-	return t.Close()
+	return publish.Export(ctx, out, db.Q(), blobs, s, b.manifest)
 }

@@ -14,15 +14,16 @@ import (
 
 // given is what only whoever starts a control plane may read, and hands to it.
 type given struct {
-	Key         string        `json:"key"`      // the App's private key
-	Webhooks    []string      `json:"webhooks"` // secrets, the present one first
-	Client      string        `json:"client"`   // the App's client secret; empty: nobody signs in
-	GrantSeed   []byte        `json:"grant_seed"`
-	NodeToken   string        `json:"node_token"`
-	PeopleToken string        `json:"people_token"`
-	Models      gateway.Files `json:"models"`
-	Database    string        `json:"database"` // its address
-	Nomad       nomadGiven    `json:"nomad"`
+	Key         string         `json:"key"`      // the App's private key
+	Webhooks    []string       `json:"webhooks"` // secrets, the present one first
+	Client      string         `json:"client"`   // the App's client secret; empty: nobody signs in
+	GrantSeed   []byte         `json:"grant_seed"`
+	NodeToken   string         `json:"node_token"`
+	PeopleToken string         `json:"people_token"`
+	Models      gateway.Files  `json:"models"`
+	Database    string         `json:"database"` // its address
+	Nomad       nomadGiven     `json:"nomad"`
+	Buildkite   buildkiteGiven `json:"buildkite"`
 }
 
 // gather reads all of it. What an operator must correct is a usageError.
@@ -63,6 +64,9 @@ func gather(c serveConfig, dirs directories) (given, error) {
 		if g.Models, err = gateway.Read(c.ModelsFile); err != nil {
 			return g, usageError{fmt.Errorf("--models: %w", err)}
 		}
+	}
+	if g.Buildkite, err = c.Buildkite.read(); err != nil {
+		return g, usageError{err}
 	}
 	if c.Engine == engineNomad {
 		if g.Nomad, err = c.Nomad.read(); err != nil {

@@ -233,6 +233,7 @@ func explain(out, notes io.Writer, repository string, c explainFlags) error {
 		return fmt.Errorf("%s may not use Inspect: no entry of repositories in %s names it", repository, c.policy)
 	}
 	_, values, err := policy.Effective(sp, bounds)
+	values = append(values, floor.ExplainPipelines(c.id, repository, sp)...)
 	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(table, "KEY\tVALUE\tFROM")
 	for _, v := range values {

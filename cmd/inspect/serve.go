@@ -228,7 +228,7 @@ func (p plane) run(ctx context.Context) error {
 	if err != nil {
 		return usageError{err}
 	}
-	redactor.Add(slices.Concat(secrets, models.Secrets(), []string{p.given.Key, p.given.NodeToken, p.given.PeopleToken})...)
+	redactor.Add(slices.Concat(secrets, models.Secrets(), p.given.Buildkite.secrets(), []string{p.given.Key, p.given.NodeToken, p.given.PeopleToken})...)
 	public := strings.TrimRight(c.PublicURL, "/")
 	if public == "" {
 		public = "http://" + p.ports.people.Addr().String()
@@ -292,7 +292,11 @@ func (p plane) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the scheduler: %w", err)
 	}
-	judge := authority.Judge{OwnAppID: c.AppID, AllowedApps: c.AllowedApps}
+	judge := authority.Judge{OwnAppID: c.AppID, AllowedApps: c.AllowedApps, Pipelines: floor.pipeline}
+	builder, err := c.Buildkite.client(p.given.Buildkite)
+	if err != nil {
+		return err
+	}
 	fates, err := fate.New(fate.Options{DB: db, GitHub: func(id int64) fate.GitHub { return app.Installation(id) }, Log: log})
 	if err != nil {
 		return fmt.Errorf("the fate of pull requests: %w", err)
@@ -307,16 +311,20 @@ func (p plane) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("independent reviews: %w", err)
 	}
-	in, err = intake.New(intake.Options{
+	intakeOptions := intake.Options{
 		DB: db, Sessions: sched, AppID: c.AppID, AllowedApps: c.AllowedApps, Labels: c.Labels, Harness: c.harness(), Models: offered(models), Floor: floor.For,
 		Prepare: preparedAtInstall, SessionURL: sessionURL, Redactor: redactor, Log: log, Reviews: reviews, Fates: fates,
 		Snapshots: func(ctx context.Context, repositoryID int64) ([]diagnosis.Snapshot, error) {
 			all, err := currentSnapshots(ctx, db.Q(), time.Now())
 			return all[repositoryID], err
 		},
-		GitHub: func(id int64) intake.GitHub { return app.Installation(id) },
-	})
-	if err != nil {
+		GitHub:    func(id int64) intake.GitHub { return app.Installation(id) },
+		Pipelines: floor.pipeline, PipelineByID: floor.pipelineByID, CloneURL: app.CloneURL,
+	}
+	if builder != nil {
+		intakeOptions.Builds = builder
+	}
+	if in, err = intake.New(intakeOptions); err != nil {
 		return fmt.Errorf("the intake: %w", err)
 	}
 	fx.publisher, err = publish.New(publish.Options{
@@ -354,6 +362,18 @@ func (p plane) run(ctx context.Context) error {
 	hook, err := webhook.New(webhook.Options{DB: db, Jobs: sched, Log: log, Secrets: secrets, AppID: c.AppID, Events: intake.Events()})
 	if err != nil {
 		return usageError{err}
+	}
+	bk := buildkiteParts{
+		flags: c.Buildkite, given: p.given.Buildkite, public: public, db: db, blobs: blobs, steps: in, jobs: sched, reporter: fx.reporter,
+		sessionURL: sessionURL, repository: app.CloneURL, log: log,
+	}
+	steps, err := bk.door()
+	if err != nil {
+		return err
+	}
+	follower, err := bk.follower(builder, floor, fx.Report)
+	if err != nil {
+		return err
 	}
 	pageOptions := web.PagesOptions{
 		Public: public, Press: in.Press,
@@ -395,7 +415,7 @@ func (p plane) run(ctx context.Context) error {
 	stopped, stopAll := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopAll(nil)
 	group, run := errgroup.WithContext(ctx)
-	group.Go(func() error { return listen(run, p.ports.hooks, hook) })
+	group.Go(func() error { return listen(run, p.ports.hooks, hooks(hook, steps)) })
 	group.Go(func() error { return listen(run, p.ports.people, pages) })
 	group.Go(func() error {
 		// Machines are heard until the runners have ended.
@@ -424,6 +444,7 @@ func (p plane) run(ctx context.Context) error {
 	})
 	group.Go(func() error { knowBot(run, app, log); return nil })
 	group.Go(func() error { return lost.Run(run) })
+	group.Go(func() error { return follower.Run(run) })
 	log.Info("inspect serves", "hooks", "http://"+p.ports.hooks.Addr().String()+webhook.DefaultPath, "people", public, "token", "in "+filepath.Join(dirs.private, "people.token"), "machines", p.ports.control())
 	err = group.Wait()
 	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)) {

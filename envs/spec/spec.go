@@ -46,14 +46,14 @@ type Spec struct {
 	Publish    Publish       `json:"publish"`
 	Checks     Checks        `json:"checks,omitzero"`
 	Triggers   Triggers      `json:"triggers"`
-	Checks     Checks        `json:"checks,omitzero"`
 }
 
 // Checks are how check runs are concluded.
 type Checks struct {
 	// Required: GitHub asks for a check run of ours before a merge. It counts a
 	// neutral one as passed, so that one asks for action instead.
-	Required bool `json:"required,omitempty"`
+	Required  bool            `json:"required,omitempty"`
+	Buildkite BuildkiteChecks `json:"buildkite,omitzero"`
 }
 
 // Step is a shell line, run with sh -c in the sandbox, and the names of the
@@ -289,11 +289,6 @@ type Triggers struct {
 	OnBuildkiteFailure bool `json:"on_buildkite_failure,omitempty"`
 	// BuildkiteAttempts is how many sessions may try to fix one commit; 0: one.
 	BuildkiteAttempts int `json:"buildkite_attempts,omitempty"`
-}
-
-// Checks says what else has to be known of a result besides its verification.
-type Checks struct {
-	Buildkite BuildkiteChecks `json:"buildkite,omitzero"`
 }
 
 // BuildkiteChecks has the builds of what was pushed looked at.
