@@ -12,8 +12,8 @@ import (
 
 // Bounds of the side outside.
 const (
-	lineTimeout = 5 * time.Second
-	maxUnnamed  = 128 // connections whose line has not come; further ones wait to be accepted
+	lineTimeout = 10 * time.Second // a slow machine in the middle of a fork bomb needs several
+	maxUnnamed  = 128              // connections whose line has not come; further ones wait to be accepted
 )
 
 // Conn is what a Listener accepts.

@@ -31,7 +31,7 @@ const (
 	acceptWait = 50 * time.Millisecond
 	// nameWait is how long a connection waits for the search for its name,
 	// which is done for one at a time.
-	nameWait = time.Second
+	nameWait = 5 * time.Second
 )
 
 // Threads is how many threads a Server may hold at once in system calls.

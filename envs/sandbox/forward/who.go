@@ -19,7 +19,7 @@ import (
 // sandbox's commands; one that makes it long goes without a name.
 const (
 	maxTable   = 4 << 20 // bytes of one table of connections
-	maxSearch  = 200 * time.Millisecond
+	maxSearch  = time.Second
 	maxCmdline = 4 << 10
 )
 
