@@ -49,7 +49,8 @@ test-openzfs: setup
 	  cd envs/snapshot/zfs; INSPECT_TEST_OPENZFS=1 ../../../tmp/zfs.test -test.v -test.timeout 35m $(ARGS)"
 
 # The agent must be on this machine and run jobs as root with raw_exec enabled;
-# if it has ACLs, NOMAD_TOKEN is a management token and NOMAD_TOKEN_FILE a file
+# if it has ACLs (let tokens end soon: token_min_expiration_ttl = "1s"), NOMAD_TOKEN is
+# a management token and NOMAD_TOKEN_FILE a file
 # with the engine's; INSPECT_TEST_NOMAD_POOL names the pool of its node if that is
 # not "default".
 test-nomad:
