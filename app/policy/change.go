@@ -403,7 +403,7 @@ func risks(c Change, verify, looks []string) []string {
 			out = append(out, intro+": "+list(items))
 		}
 	}
-	var own, tests, ci, run, links, deps, gone []string
+	var own, tests, runs, ci, run, links, deps, gone []string
 	for _, e := range c.Entries {
 		p := strings.ToLower(e.Path)
 		base := p[strings.LastIndexByte(p, '/')+1:]
@@ -415,7 +415,11 @@ func risks(c Change, verify, looks []string) []string {
 		case base == "go.sum" || base == "go.mod" || base == "package.json" || base == "package-lock.json" || base == "yarn.lock" || base == "pnpm-lock.yaml" || base == "cargo.lock" || base == "cargo.toml" || base == "pyproject.toml" || base == "requirements.txt":
 			deps = append(deps, show(e.Path))
 		}
-		if e.OldMode != ModeNone && (partOfTests(p) || namedBy(verify, e.Path)) {
+		switch {
+		case e.OldMode == ModeNone:
+		case namedBy(verify, e.Path) && !spec.IsTestOfLanguage(e.Path) || partOfTests(p) && !spec.IsTest(e.Path):
+			runs = append(runs, show(e.Path))
+		case spec.IsTest(e.Path):
 			tests = append(tests, show(e.Path))
 		}
 		if e.NewMode == ModeExecutable && e.OldMode != ModeExecutable {
@@ -428,7 +432,8 @@ func risks(c Change, verify, looks []string) []string {
 			gone = append(gone, show(e.Path))
 		}
 	}
-	say("changes what verification itself runs, so passing shows less than it seems", tests)
+	say("changes what verification itself runs, so passing shows less than it seems", runs)
+	say("changes tests that the base has; what those show as they were is in a column of its own", tests)
 	say("changes files of the build that may decide what tests run, and how", looks)
 	say("changes what later sessions run", own)
 	say("changes what other services or editors run", ci)

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"inspect/app/approve"
 	"inspect/app/comment"
 	"inspect/app/github"
+	"inspect/app/policy"
 	"inspect/app/publish"
 	"inspect/checks/evidence"
 	"inspect/checks/redact"
@@ -67,10 +69,11 @@ func (r *Reporter) askingRun(ctx context.Context, st *story, head string) error 
 		if err != nil {
 			return err
 		}
-		if m != nil {
-			run.Title = redact.Cut("Held back: "+render.Title(*m), render.MaxTitle)
-			run.Summary = redact.Cut(run.Summary+"\n\n"+render.Brief(*m), render.MaxSummary)
+		asked, err := scheduler.ReadAsked(p)
+		if err != nil {
+			return err
 		}
+		withEvidence(&run, asked.Items, m)
 		step, err := r.steps.Begin(ctx, st.session.ID, 0, askingStep(p))
 		if err != nil || step.Done {
 			return err
@@ -150,6 +153,28 @@ func (r *Reporter) answeredRuns(ctx context.Context, st *story) error {
 		}
 	}
 	return nil
+}
+
+// withEvidence says in the title why it is held back, and below the question what
+// verification showed.
+func withEvidence(run *github.CheckRun, items []scheduler.AskedItem, m *evidence.Manifest) {
+	var why []string
+	for _, r := range []struct{ reason, words string }{
+		{policy.ReasonSecretFound, "may hold a secret"}, {policy.ReasonReplaced, "what verification runs is replaced"},
+		{policy.ReasonTestsVanished, "tests vanish"}, {policy.ReasonProtectedPath, "touches protected paths"},
+	} {
+		told := m != nil && m.Verdict.Vanished > 0 && r.reason == policy.ReasonTestsVanished // by the numbers
+		if !told && slices.ContainsFunc(items, func(i scheduler.AskedItem) bool { return i.Reason == r.reason }) {
+			why = append(why, r.words)
+		}
+	}
+	if m != nil {
+		why = append(why, render.Title(*m))
+		run.Summary = redact.Cut(run.Summary+"\n\n"+render.Brief(*m), render.MaxSummary)
+	}
+	if len(why) > 0 {
+		run.Title = redact.Cut("Held back: "+strings.Join(why, ", "), render.MaxTitle)
+	}
 }
 
 // shown is what verification showed of a result that is held back; nil: nothing is

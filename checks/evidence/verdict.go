@@ -313,6 +313,10 @@ func (j *Judgement) compare(c *Check) {
 		}
 		is, there := has[t.ID()]
 		now, name := is.Outcome, t.String()
+		failed := "" // whoever hides a test has a reason
+		if t.Outcome == TestFailed {
+			failed = "; on the base it fails"
+		}
 		switch {
 		case there && now == TestPassed && t.Outcome == TestPassed:
 			if is.times < t.times {
@@ -327,11 +331,11 @@ func (j *Judgement) compare(c *Check) {
 			if n := names[t.Name]; n != "" {
 				what += " (" + n + " is new)"
 			}
-			v.doubt(DoubtVanished, what)
+			v.doubt(DoubtVanished, what+failed)
 		case now == TestSkipped:
 			note(&d.Skipped, name)
 			v.Vanished++
-			v.doubt(DoubtVanished, c.Name+": "+name+" is skipped now")
+			v.doubt(DoubtVanished, c.Name+": "+name+" is skipped now"+failed)
 		case t.Outcome == TestFailed && now == TestPassed && !flaky[name] && held[t.ID()].Outcome != TestFailed:
 			note(&d.Fixed, name)
 			v.Fixed++

@@ -81,8 +81,10 @@ func CheckRun(m evidence.Manifest, d Delivery) Output {
 	}
 }
 
-// Brief is what verification showed of a result that is not delivered yet.
+// Brief is what verification showed of a result that is not delivered yet. What is
+// to be accepted stands in the question above it.
 func Brief(m evidence.Manifest) string {
+	m.Verdict.Doubts = nil
 	s := Verdict(m) + table(m)
 	if notes := Notes(m); len(notes) > 0 {
 		s += "**Look twice**\n\n" + list(notes, 12)
@@ -94,25 +96,55 @@ func Brief(m evidence.Manifest) string {
 func Title(m evidence.Manifest) string {
 	v := m.Verdict
 	var parts []string
-	if v.Kind == evidence.NoNew {
+	say := func(n int, one, many string) {
+		switch {
+		case n == 1:
+			parts = append(parts, "1 "+one)
+		case n > 1:
+			parts = append(parts, fmt.Sprintf("%d %s", n, many))
+		}
+	}
+	failed, passed := v.Failed, fmt.Sprintf("%d pass", v.Passed)
+	switch v.Kind {
+	case evidence.NoNew:
 		fails := "fail"
 		if v.Standing == 1 {
 			fails = "fails"
 		}
-		parts = append(parts, fmt.Sprintf("no new failures: %d %s on the base too", v.Standing, fails))
-		v.Failed = 0
-	}
-	for _, p := range []struct {
-		n     int
-		words string
-	}{
-		{v.Failed, "%d fail"}, {v.Vanished, "%d vanished"}, {len(v.Old), "%d of the base's tests fail"}, {v.Flaky, "%d flaky"}, {v.Fixed, "fixed %d"},
-	} {
-		if p.n > 0 {
-			parts = append(parts, fmt.Sprintf(p.words, p.n))
+		parts, failed = append(parts, fmt.Sprintf("no new failures: %d %s on the base too", v.Standing, fails)), 0
+	case evidence.Doubtful:
+		// The commands themselves, whose reports are doubted, are counted as failed.
+		failed = 0
+		for _, c := range m.Checks {
+			if c.Tests != nil {
+				failed += c.Tests.Failed
+			}
 		}
+		doubted := map[string]int{}
+		for _, d := range v.Doubts {
+			doubted[d.Reason]++
+		}
+		if doubted[evidence.DoubtReport] > 0 {
+			v.Fixed, passed = 0, passed+" by what is reported"
+		}
+		say(doubted[evidence.DoubtReport], "report is not to be believed", "reports are not to be believed")
+		if v.Vanished == 0 && doubted[evidence.DoubtCompared] > 0 {
+			parts = append(parts, "not compared with the base")
+		}
+	case evidence.Nothing:
+		parts = append(parts, "nothing ran that shows anything")
 	}
-	parts = append(parts, fmt.Sprintf("%d pass", v.Passed))
+	say(v.Vanished, "test vanished or is skipped now", "tests vanished or are skipped now")
+	say(failed, "fails", "fail")
+	say(len(v.Old), "of the base's tests fails: expectations changed", "of the base's tests fail: expectations changed")
+	say(v.Flaky, "flaky", "flaky")
+	if v.Fixed > 0 {
+		parts = append(parts, fmt.Sprintf("fixed %d", v.Fixed))
+	}
+	parts = append(parts, passed)
+	if n := added(m); n > 0 {
+		parts = append(parts, fmt.Sprintf("%d new", n))
+	}
 	if len(v.Uncompared) > 0 {
 		parts = append(parts, "no test ran on the base")
 	}
@@ -121,6 +153,14 @@ func Title(m evidence.Manifest) string {
 	}
 	parts = append(parts, Statistics(m.Change))
 	return redact.Cut(strings.Join(parts, ", "), MaxTitle)
+}
+
+// added counts the tests that the base does not have.
+func added(m evidence.Manifest) (n int) {
+	for _, c := range m.Compared {
+		n += len(c.New)
+	}
+	return n
 }
 
 // Statistics says how large a change is: "+14 −3 in 2 files".
@@ -166,18 +206,13 @@ func summary(m evidence.Manifest, d Delivery) string {
 func Verdict(m evidence.Manifest) string {
 	var b strings.Builder
 	v := m.Verdict
+	for _, a := range m.Approvals {
+		if a.Kind == "publish" && a.State == "approved" {
+			b.WriteString("**Held back until " + plain(a.By, 60) + " allowed it:** " + plain(a.Words, 600) + "\n\n")
+		}
+	}
 	if n := len(v.Doubts); n > 0 {
-		b.WriteString("**" + Count(n, "thing", "things") + " to be accepted by a person who did not ask for this work")
-		by := ""
-		for _, a := range m.Approvals {
-			if a.Kind == "publish" && a.State == "approved" {
-				by = a.By
-			}
-		}
-		if by != "" {
-			b.WriteString("; " + plain(by, 60) + " did")
-		}
-		b.WriteString(":**\n\n")
+		b.WriteString("**" + Count(n, "thing", "things") + " to be accepted by a person who did not ask for this work:**\n\n")
 		var items []string
 		for _, d := range v.Doubts {
 			items = append(items, d.What)
@@ -185,10 +220,10 @@ func Verdict(m evidence.Manifest) string {
 		b.WriteString(list(items, 10))
 	}
 	if v.Kind == evidence.NoNew {
-		b.WriteString("**" + Count(v.Standing, "failure", "failures") + ", on the base as well:**\n\n" + list(v.Stands, 10))
+		b.WriteString("**" + Count(v.Standing, "failure", "failures") + ", on the base as well:**\n\n" + listOf(v.Stands, 10, v.Standing))
 	}
 	if len(v.Old) > 0 {
-		b.WriteString("**What is expected has changed: with the base's own tests over the changed sources, these do not pass:**\n\n" + list(v.Old, 10))
+		b.WriteString("**What is expected has changed: with the base's own tests over the changed sources, these do not pass. The result passes because its tests ask for something else:**\n\n" + list(v.Old, 10))
 	}
 	switch v.Kind {
 	case evidence.Passed:
@@ -215,11 +250,14 @@ func Verdict(m evidence.Manifest) string {
 }
 
 // list is Markdown's, of untrusted texts, with how many are left out.
-func list(items []string, most int) string {
+func list(items []string, most int) string { return listOf(items, most, len(items)) }
+
+// listOf is list where not all of them are named.
+func listOf(items []string, most, all int) string {
 	var b strings.Builder
 	for i, s := range items {
 		if i == most {
-			fmt.Fprintf(&b, "- and %d more\n", len(items)-i)
+			fmt.Fprintf(&b, "- and %d more\n", all-i)
 			break
 		}
 		b.WriteString("- " + plain(s, 400) + "\n")
@@ -300,11 +338,6 @@ func Notes(m evidence.Manifest) []string {
 	for _, c := range m.Compared {
 		if n := len(c.Still); n > 0 && m.Verdict.Kind != evidence.NoNew { // there it stands above
 			out = append(out, fmt.Sprintf("%s: %s on the base as well: %s", c.Name, Count(n, "test fails", "tests fail"), strings.Join(c.Still[:min(n, 3)], ", ")))
-		}
-	}
-	for _, a := range m.Approvals {
-		if a.Kind == "publish" && a.State == "approved" {
-			out = append(out, "held back until "+a.By+" allowed it: "+a.Words)
 		}
 	}
 	out = append(out, m.Verdict.Notes...)
