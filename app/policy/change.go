@@ -434,6 +434,7 @@ func risks(c Change, verify, looks []string) []string {
 	}
 	say("changes what verification itself runs, so passing shows less than it seems", runs)
 	say("changes tests that the base has; what those show as they were is in a column of its own", tests)
+	say("adds what a made-up result would need", forged(c.Added))
 	say("changes files of the build that may decide what tests run, and how", looks)
 	say("changes what later sessions run", own)
 	say("changes what other services or editors run", ci)

@@ -16,7 +16,8 @@ const maxReportLine = 60 << 10
 // readGoTest reads `go test -json`. An error is the reader's.
 func readGoTest(from io.Reader, r *report) error {
 	lines := &lineFilter{from: bufio.NewReaderSize(io.LimitReader(from, maxReportBytes+1), maxReportLine)}
-	exec, scanErr := testjson.ScanTestOutput(testjson.ScanConfig{Stdout: lines, Handler: quiet{}, IgnoreNonJSONOutputLines: true})
+	over := ended{}
+	exec, scanErr := testjson.ScanTestOutput(testjson.ScanConfig{Stdout: lines, Handler: over, IgnoreNonJSONOutputLines: true})
 	if lines.err != nil {
 		return lines.err
 	}
@@ -39,7 +40,7 @@ func readGoTest(from io.Reader, r *report) error {
 		switch {
 		case p.Result() == testjson.ActionFail && len(p.Failed) == 0:
 			r.add(Case{Suite: name, Outcome: TestFailed, output: packageOutput(p)})
-		case p.Result() == "":
+		case p.Result() == "" && !over[name]:
 			r.broken("it ends in the middle of package %s", Case{Suite: name})
 		}
 	}
@@ -49,11 +50,18 @@ func readGoTest(from io.Reader, r *report) error {
 	return nil
 }
 
-// quiet takes the library's events and complaints and does nothing with them.
-type quiet struct{}
+// ended are packages whose end was told, those without tests too, of which the
+// library does not remember it. Complaints are not needed.
+type ended map[string]bool
 
-func (quiet) Event(testjson.TestEvent, *testjson.Execution) error { return nil }
-func (quiet) Err(string) error                                    { return nil }
+func (e ended) Event(event testjson.TestEvent, _ *testjson.Execution) error {
+	if event.PackageEvent() && event.Action == testjson.ActionSkip {
+		e[event.Package] = true
+	}
+	return nil
+}
+
+func (ended) Err(string) error { return nil }
 
 // lineFilter passes on the lines that look like events and are not too long.
 type lineFilter struct {

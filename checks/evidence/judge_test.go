@@ -115,9 +115,13 @@ func TestFailureOutputIsCleaned(t *testing.T) {
 func TestRealGoTest(t *testing.T) {
 	dir := t.TempDir()
 	for name, body := range map[string]string{
-		"go.mod":    "module example.com/m\n\ngo 1.21\n",
-		"a_test.go": "package m\n\nimport \"testing\"\n\nfunc TestA(t *testing.T) {}\nfunc TestB(t *testing.T) { t.Run(\"sub\", func(t *testing.T) { t.Error(\"no\") }) }\n",
+		"go.mod":       "module example.com/m\n\ngo 1.21\n",
+		"none/none.go": "package none\n", // a package without tests is no report that is cut
+		"a_test.go":    "package m\n\nimport \"testing\"\n\nfunc TestA(t *testing.T) {}\nfunc TestB(t *testing.T) { t.Run(\"sub\", func(t *testing.T) { t.Error(\"no\") }) }\n",
 	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(body), 0o644); err != nil {
 			t.Fatal(err)
 		}

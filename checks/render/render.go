@@ -223,7 +223,7 @@ func Verdict(m evidence.Manifest) string {
 		b.WriteString("**" + Count(v.Standing, "failure", "failures") + ", on the base as well:**\n\n" + listOf(v.Stands, 10, v.Standing))
 	}
 	if len(v.Old) > 0 {
-		b.WriteString("**What is expected has changed: with the base's own tests over the changed sources, these do not pass. The result passes because its tests ask for something else:**\n\n" + list(v.Old, 10))
+		b.WriteString("**What is expected has changed: with the base's own tests over the changed sources, these do not pass. Where the result's own do, they ask for something else:**\n\n" + list(v.Old, 10))
 	}
 	switch v.Kind {
 	case evidence.Passed:

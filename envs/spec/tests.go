@@ -31,7 +31,7 @@ var TestPatterns = []struct {
 	Language string
 	Patterns []string
 }{
-	{"any", []string{"**/{test,tests,testdata,__tests__,__snapshots__,__mocks__,spec,specs,e2e,fixtures}/**/*"}},
+	{"any", []string{"**/{test,tests,testdata,__tests__,__snapshots__,__mocks__,spec,specs,e2e,fixtures,testutil,testutils,testhelper,testhelpers,testsupport,test_helpers,test_utils,test-utils}/**/*"}},
 	{"Go", []string{"**/*_test.go"}},
 	{"JavaScript, TypeScript", []string{"**/*.{test,spec,cy,e2e}.{js,jsx,ts,tsx,mjs,cjs,mts,cts}", "**/{jest,vitest,vite,karma,playwright,cypress,mocha,ava,wdio}.{config,conf,setup}.*", "**/.mocharc*"}},
 	{"Python", []string{"**/test_*.py", "**/*_test.py", "**/conftest.py", "**/{pytest,tox}.ini", "**/.coveragerc", "**/noxfile.py"}},
