@@ -15,7 +15,9 @@ import (
 )
 
 const webArtifact = `-- name: WebArtifact :one
-SELECT f.bytes FROM (
+SELECT f.bytes, EXISTS (
+  SELECT 1 FROM evidence u WHERE u.session_id = $1 AND u.sha256 = $2 AND u.name = 'unsearched.bundle'
+)::boolean AS withheld FROM (
   SELECT a.bytes FROM artifacts a WHERE a.session_id = $1 AND a.sha256 = $2
   UNION ALL
   SELECT e.bytes FROM evidence e WHERE e.session_id = $1 AND e.sha256 = $2
@@ -27,13 +29,19 @@ type WebArtifactParams struct {
 	Sha256    string
 }
 
+type WebArtifactRow struct {
+	Bytes    int64
+	Withheld bool
+}
+
 // Whether a session has a file of that digest that may be shown, and how long it
-// is. A bundle may as evidence: then it was looked through for secrets.
-func (q *Queries) WebArtifact(ctx context.Context, arg WebArtifactParams) (int64, error) {
+// is. A bundle may as evidence. withheld: not all of it was looked through for
+// secrets, so that only people who may write are shown it.
+func (q *Queries) WebArtifact(ctx context.Context, arg WebArtifactParams) (WebArtifactRow, error) {
 	row := q.db.QueryRowContext(ctx, webArtifact, arg.SessionID, arg.Sha256)
-	var bytes int64
-	err := row.Scan(&bytes)
-	return bytes, err
+	var i WebArtifactRow
+	err := row.Scan(&i.Bytes, &i.Withheld)
+	return i, err
 }
 
 const webArtifactSizes = `-- name: WebArtifactSizes :many

@@ -25,13 +25,14 @@ import (
 // Names of evidence files.
 const (
 	FileManifest     = "manifest.json"
-	FilePatch        = "change.patch"     // the whole change, secrets replaced
-	FileWithheld     = "withheld.patch"   // what GitHub refuses us
-	FileBundle       = "result.bundle"    // the work as the runner uploaded it; not listed if it holds a secret
-	FileInstructions = "instructions.md"  // the first prompt as the agent got it
-	FileTranscript   = "transcript.jsonl" // the session's events, which inspect audit verify --file reads
-	FileTests        = "tests.json"       // every test of verification, in each column
-	FileContext      = "context.json"     // what people wrote that the agent was told, and what it was not
+	FilePatch        = "change.patch"      // the whole change, secrets replaced
+	FileWithheld     = "withheld.patch"    // what GitHub refuses us
+	FileBundle       = "result.bundle"     // the work as the runner uploaded it; not listed if it holds a secret
+	FileUnsearched   = "unsearched.bundle" // in its place, if not all that it holds was searched for one
+	FileInstructions = "instructions.md"   // the first prompt as the agent got it
+	FileTranscript   = "transcript.jsonl"  // the session's events, which inspect audit verify --file reads
+	FileTests        = "tests.json"        // every test of verification, in each column
+	FileContext      = "context.json"      // what people wrote that the agent was told, and what it was not
 )
 
 // maxEvidenceFile bounds one file made here, in bytes.
@@ -138,7 +139,7 @@ func (p *Publisher) loadWork(ctx context.Context, j *job, sum string) error {
 	var refused *refusal
 	if errors.As(err, &refused) || errors.Is(err, errBaseMissing) {
 		p.log.Info("the kept work is not shown as a patch", "session", j.session.ID, "why", err)
-		j.im = Imported{}
+		j.im, j.searched = Imported{}, false
 		return nil
 	}
 	return err
@@ -172,7 +173,11 @@ func (p *Publisher) keep(ctx context.Context, j *job) (Kept, error) {
 		}
 	}
 	if len(j.verdict.Secret) == 0 { // a bundle shows what the patch does not
-		if err := p.known(ctx, j.session.ID, FileBundle, j.outcome.Bundle, add); err != nil {
+		name := FileBundle
+		if !j.searched {
+			name = FileUnsearched
+		}
+		if err := p.known(ctx, j.session.ID, name, j.outcome.Bundle, add); err != nil {
 			return Kept{}, err
 		}
 	}

@@ -54,7 +54,7 @@ func TestKeepFailedWork(t *testing.T) {
 	bad := w.sessionOf(tip, []byte("gitdir: /x\n"), func(s *storage.Session, _ *spec.Spec, o *wire.Outcome) { s.State = scheduler.Failed })
 	_, err = w.p.Keep(context.Background(), bad)
 	w.ok(err)
-	if got := w.file(bad.ID, FileBundle); got != "gitdir: /x\n" {
+	if got := w.file(bad.ID, FileUnsearched); got != "gitdir: /x\n" {
 		t.Errorf("%q", got)
 	}
 	if kept.Manifest.Model.Name != "" || kept.Manifest.Instructions != "" || len(kept.Manifest.Egress.Refused) > 0 || len(kept.Manifest.Environment.Services) > 0 {

@@ -199,6 +199,9 @@ type job struct {
 	shown   evidence.Judgement // what verification showed
 	verdict policy.Verdict
 	signed  bool // the commit is one that GitHub made
+	// searched: all that the bundle holds was searched for secrets. Of one that was
+	// refused, that is too large or that holds commits in between, not all was.
+	searched bool
 }
 
 // Publish judges the session's bundle, pushes it and, if there is a forge,
@@ -455,6 +458,7 @@ func (p *Publisher) judgeChange(ctx context.Context, j *job) (string, error) {
 // that is kept and told of it.
 func (j *job) judge(c policy.Change, rules policy.Rules) {
 	j.verdict = policy.Judge(c, rules)
+	j.searched = j.im.Commits <= 1 && c.PatchBytes <= rules.MaxBytes
 	if len(j.verdict.Secret) > 0 {
 		j.redactor = j.redactor.With(j.verdict.Secret...)
 	}

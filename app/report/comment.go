@@ -226,7 +226,7 @@ func (r *Reporter) facts(st *story) comment.Facts {
 		}
 		f.Evidence = fileURL(page, publish.FileManifest, k.Digest)
 		for _, file := range k.Manifest.Files {
-			label := map[string]string{publish.FileBundle: "bundle", publish.FilePatch: "patch", publish.FileWithheld: "workflow files"}[file.Name]
+			label := map[string]string{publish.FileBundle: "bundle", publish.FileUnsearched: "bundle, not searched for secrets and so only for people who may write", publish.FilePatch: "patch", publish.FileWithheld: "workflow files"}[file.Name]
 			if label != "" && (f.Receipt == nil || file.Name == publish.FileWithheld) {
 				f.Kept = append(f.Kept, comment.Link{Label: label, URL: fileURL(page, file.Name, file.SHA256)})
 			}

@@ -277,10 +277,11 @@ func (p *pages) file(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, http.StatusNotFound, "No such file", "The address is not one of ours.")
 		return
 	}
-	if _, ok := p.visible(w, r, id); !ok {
+	s, ok := p.visible(w, r, id)
+	if !ok {
 		return
 	}
-	size, err := p.db.Q().WebArtifact(r.Context(), storage.WebArtifactParams{SessionID: id, Sha256: sum})
+	found, err := p.db.Q().WebArtifact(r.Context(), storage.WebArtifactParams{SessionID: id, Sha256: sum})
 	if storage.IsMissing(err) {
 		p.fail(w, http.StatusNotFound, "No such file", "This session has no file of that digest.")
 		return
@@ -288,6 +289,18 @@ func (p *pages) file(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		p.broken(w, r, err)
 		return
+	}
+	size := found.Bytes
+	if found.Withheld {
+		write, err := p.mayWrite(r.Context(), s)
+		if err != nil {
+			p.broken(w, r, err)
+			return
+		}
+		if !write {
+			p.fail(w, http.StatusForbidden, "Not for everybody", "This bundle was not searched for secrets as a whole, so only people who may write to the repository get it. The patch beside it is for all.")
+			return
+		}
 	}
 	content, err := p.blobs.Get(r.Context(), id, sum)
 	if errors.Is(err, storage.ErrBlobMissing) {

@@ -257,3 +257,21 @@ func (p *pages) mayRead(ctx context.Context, repo repositoryRef) bool {
 	}
 	return ok.read
 }
+
+// mayWrite says whether a viewer may write to a session's repository, or runs this
+// server. What GitHub does not say is no.
+func (p *pages) mayWrite(ctx context.Context, s storage.Session) (bool, error) {
+	v := viewerOf(ctx)
+	if v.operator {
+		return true, nil
+	}
+	repo, err := p.db.Q().WebRepository(ctx, s.RepositoryID)
+	if err != nil {
+		return false, err
+	}
+	ok, err := p.desk.may(ctx, v, refOf(repo))
+	if err != nil {
+		p.log.WarnContext(ctx, "what a person may do could not be learned", "account", v.person.ID, "repository", repo.ID, "error", err)
+	}
+	return ok.write, nil
+}

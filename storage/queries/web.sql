@@ -44,8 +44,11 @@ SELECT * FROM evidence WHERE session_id = $1 ORDER BY name;
 
 -- name: WebArtifact :one
 -- Whether a session has a file of that digest that may be shown, and how long it
--- is. A bundle may as evidence: then it was looked through for secrets.
-SELECT f.bytes FROM (
+-- is. A bundle may as evidence. withheld: not all of it was looked through for
+-- secrets, so that only people who may write are shown it.
+SELECT f.bytes, EXISTS (
+  SELECT 1 FROM evidence u WHERE u.session_id = sqlc.arg(session_id) AND u.sha256 = sqlc.arg(sha256) AND u.name = 'unsearched.bundle'
+)::boolean AS withheld FROM (
   SELECT a.bytes FROM artifacts a WHERE a.session_id = sqlc.arg(session_id) AND a.sha256 = sqlc.arg(sha256)
   UNION ALL
   SELECT e.bytes FROM evidence e WHERE e.session_id = sqlc.arg(session_id) AND e.sha256 = sqlc.arg(sha256)
