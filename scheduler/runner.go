@@ -297,6 +297,11 @@ func checkOutcome(o *wire.Outcome) error {
 	case !blankOr(sumName, o.Bundle), !blankOr(objectName, o.Tip), !blankOr(objectName, o.Tree), !blankOr(sumName, o.Instructions):
 		return refuse(codeBadRequest, "bundle, tip, tree or instructions is not a hash")
 	}
+	if len(o.ServiceLogs) > wire.MaxServiceLogs || slices.ContainsFunc(o.ServiceLogs, func(l wire.ServiceLog) bool {
+		return !slices.Contains([]string{"session", "verify", "base", "base-tests"}, l.Where) || len(l.Service) > 100 || !sumName.MatchString(l.SHA256)
+	}) {
+		return refuse(codeBadRequest, "the logs of services are malformed")
+	}
 	o.Words = clip(o.Words, maxWords)
 	if err := checkResults(o.Results); err != nil {
 		return err

@@ -158,3 +158,15 @@ func TestKeepWhatWasUsed(t *testing.T) {
 		t.Errorf("read back: %+v", back.Manifest)
 	}
 }
+
+// What services said is among the files, under its place and name.
+func TestServiceLogsAreListed(t *testing.T) {
+	w := newWorld(t)
+	s := w.session(w.fixed(), func(s *storage.Session, _ *spec.Spec, o *wire.Outcome) {
+		o.ServiceLogs = []wire.ServiceLog{{Where: "verify", Service: "../d b", SHA256: w.put(s.ID, []byte("up\n"))}, {Where: "base", Service: "gone", SHA256: strings.Repeat("9", 64)}}
+	})
+	w.deliver(s)
+	if got := w.file(s.ID, "service-verify-d-b.log"); got != "up\n" {
+		t.Errorf("%q", got)
+	}
+}

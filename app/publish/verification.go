@@ -117,6 +117,11 @@ func (p *Publisher) keepReports(ctx context.Context, j *job, add func(string, st
 			}
 		}
 	}
+	for _, l := range j.outcome.ServiceLogs {
+		if err := p.known(ctx, j.session.ID, "service-"+l.Where+"-"+fileName(l.Service)+".log", l.SHA256, add); err != nil {
+			return err
+		}
+	}
 	tests := j.shown.Tests()
 	if len(tests) == 0 {
 		return nil

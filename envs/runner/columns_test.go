@@ -160,3 +160,24 @@ func TestTooManyFilesOfAReport(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// What services said is kept, of the session and of each column, without secrets
+// and no more than the end of it.
+func TestServiceLogsAreKept(t *testing.T) {
+	w := compared(t, wire.Verify{Name: "state", Run: "true", Report: "exit"})
+	token := "ghs_" + strings.Repeat("a1B2", 9)
+	w.spec.Services = []wire.Service{{Name: "db", Command: "seq 1 20000; echo '" + token + "'; echo over; touch $HOME/up; exec sleep 1000", Ready: "test -e $HOME/up"}}
+	w.agentDoes("")
+	o := w.outcome()
+	var where []string
+	for _, l := range o.ServiceLogs {
+		where = append(where, l.Where)
+		text := w.artifact(l.SHA256)
+		if l.Service != "db" || strings.Contains(text, "a1B2a1B2") || !strings.HasSuffix(text, "over\n") || len(text) > 64<<10 || strings.HasPrefix(text, "1\n2\n") {
+			t.Errorf("%+v: %d bytes, ends %q", l, len(text), text[max(0, len(text)-60):])
+		}
+	}
+	if strings.Join(where, " ") != "session verify base" {
+		t.Errorf("logs of %q", where)
+	}
+}

@@ -56,6 +56,7 @@ type attempt struct {
 
 	mu       sync.Mutex
 	phaseNow string
+	logs     []wire.ServiceLog
 }
 
 // Run runs the attempt to its end. The error is nil when the outcome was
@@ -247,7 +248,7 @@ func (a *attempt) phases(live context.Context) wire.Outcome {
 	if err != nil {
 		return end(a.trouble(ctx, wire.ReasonSync, err))
 	}
-	running, err := work.startServices(ctx)
+	running, err := work.startServices(ctx, "session")
 	if err != nil {
 		return end(a.serviceTrouble(ctx, "before the agent came", err))
 	}
@@ -383,6 +384,14 @@ func (a *attempt) settle(o wire.Outcome) wire.Outcome {
 			a.settleResults(c.Results)
 		}
 	}
+	if a.mu.Lock(); a.spec.Compare {
+		for _, l := range a.logs {
+			if a.up.refusal(l.SHA256) == nil {
+				o.ServiceLogs = append(o.ServiceLogs, l)
+			}
+		}
+	}
+	a.mu.Unlock()
 	o.Words = a.events.text(o.Words, maxWords)
 	return o
 }

@@ -18,12 +18,13 @@ const stopServices = 30 * time.Second
 
 // declared are the environment's services while they run; nil: there are none.
 type declared struct {
-	a   *attempt
-	set *services.Set
+	a     *attempt
+	set   *services.Set
+	where string // as in wire.ServiceLog
 }
 
 // startServices starts the declared services and waits until all are ready.
-func (b *box) startServices(ctx context.Context) (*declared, error) {
+func (b *box) startServices(ctx context.Context, where string) (*declared, error) {
 	a := b.a
 	if len(a.spec.Services) == 0 {
 		return nil, nil
@@ -47,7 +48,7 @@ func (b *box) startServices(ctx context.Context) (*declared, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &declared{a: a, set: set}, nil
+	return &declared{a: a, set: set, where: where}, nil
 }
 
 // stop ends the services in the order opposite to their start. What does not
@@ -62,6 +63,7 @@ func (d *declared) stop(phase context.Context) {
 	for _, words := range d.set.Failed() {
 		d.a.events.note("%s", words)
 	}
+	defer d.keepLogs()
 	stopped := make(chan error, 1)
 	go func() { stopped <- d.set.Stop(ctx) }() // at the latest with the sandbox
 	select {
@@ -71,6 +73,29 @@ func (d *declared) stop(phase context.Context) {
 		}
 	case <-ctx.Done():
 		d.a.log.Info("there was no time to stop the services", "why", context.Cause(ctx))
+	}
+}
+
+// keepLogs keeps what the services said. Trouble with that is not the session's.
+func (d *declared) keepLogs() {
+	for _, l := range d.set.Logs() {
+		w, err := d.a.spool.create(int64(len(l.Text)), d.a.red)
+		if err != nil {
+			d.a.log.Warn("the log of a service could not be kept", "service", l.Service, "error", err)
+			return
+		}
+		_, _ = w.Write([]byte(l.Text)) // finish tells
+		kept, err := w.finish()
+		if err != nil {
+			d.a.log.Warn("the log of a service could not be kept", "service", l.Service, "error", err)
+			return
+		}
+		d.a.up.artifact(kept)
+		d.a.mu.Lock()
+		if len(d.a.logs) < wire.MaxServiceLogs {
+			d.a.logs = append(d.a.logs, wire.ServiceLog{Where: d.where, Service: l.Service, SHA256: kept.sha256})
+		}
+		d.a.mu.Unlock()
 	}
 }
 

@@ -149,7 +149,7 @@ func (a *attempt) runColumn(ctx context.Context, c column) (out columnRan, err e
 	if err := c.arrange(ctx, b); err != nil {
 		return out, err
 	}
-	running, err := b.startServices(ctx)
+	running, err := b.startServices(ctx, c.step)
 	if err != nil {
 		return out, err
 	}

@@ -165,6 +165,9 @@ func TestServicesStartInOrderAndStopInReverse(t *testing.T) {
 	}
 	must(t, set.Stop(t.Context()))
 	must(t, set.Stop(t.Context()))
+	if logs := set.Logs(); len(logs) != 2 || logs[0].Service != "first" || !strings.HasPrefix(logs[0].Text, "pid ") || logs[1].Service != "third" || !strings.HasPrefix(logs[1].Text, "hello\n") {
+		t.Errorf("logs %+v", logs)
+	}
 	want := []string{"first ready", "second ready", "third ready", "third stopped", "second stopped", "first stopped"}
 	if d := cmp.Diff(want, b.told()); d != "" {
 		t.Error(d)

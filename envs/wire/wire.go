@@ -480,7 +480,19 @@ type Outcome struct {
 	// got it, and the artifact that holds it.
 	Instructions string `json:"instructions,omitempty"`
 	Times        Times  `json:"times"`
+	// ServiceLogs are told only if Spec.Compare is set, too.
+	ServiceLogs []ServiceLog `json:"service_logs,omitempty"`
 }
+
+// ServiceLog is the end of what a declared service said.
+type ServiceLog struct {
+	Where   string `json:"where"` // "session", or the column: "verify", "base" or "base-tests"
+	Service string `json:"service"`
+	SHA256  string `json:"sha256"` // of the artifact
+}
+
+// MaxServiceLogs bounds Outcome.ServiceLogs.
+const MaxServiceLogs = 80
 
 // Column is one more verification, in a clean clone of its own.
 type Column struct {
