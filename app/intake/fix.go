@@ -50,9 +50,6 @@ func (in *Intake) fix(ctx context.Context, w *wish, a fixAsked) error {
 		return &refusal{env.source + " does not say triggers.on_buildkite_failure"}
 	}
 	w.piped.fixes, w.piped.branch = b.Commit, b.Branch
-	if err := in.mayTry(ctx, in.o.DB.Q(), w, env.spec); err != nil {
-		return err
-	}
 	at, err := in.fixTarget(ctx, w, a, env)
 	if err != nil {
 		return err
@@ -67,6 +64,9 @@ func (in *Intake) fix(ctx context.Context, w *wish, a fixAsked) error {
 		} else if found {
 			return in.busyWith(ctx, w, s)
 		}
+	}
+	if err := in.mayTry(ctx, in.o.DB.Q(), w, env.spec); err != nil {
+		return err
 	}
 	if err := in.fit(ctx, w, &env, bounds, false); err != nil {
 		return err
