@@ -111,6 +111,13 @@ func (b Build) Fork() bool {
 	return !SameRepository(b.PullRequest.Repository, b.Pipeline.Repository)
 }
 
+// Red says whether b has failed, or will when its last jobs are done: a step of a
+// failing build that asks for a fix is one of these jobs itself. Its jobs must
+// have been read.
+func (b Build) Red() bool {
+	return b.Outcome() == Failed || b.Outcome() != Canceled && (b.State == "failing" || len(b.Failed()) > 0)
+}
+
 // Failed are the jobs whose failure is the build's: commands that failed, were
 // too slow or found no agent, not softly, and that were not tried again.
 func (b Build) Failed() []Job {

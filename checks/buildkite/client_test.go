@@ -162,6 +162,28 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
+func TestRed(t *testing.T) {
+	failed := []Job{{Type: "script", State: "failed"}, {Type: "script", State: "running"}}
+	for _, c := range []struct {
+		b    Build
+		want bool
+	}{
+		{Build{State: "failed"}, true},
+		{Build{State: "failing"}, true},
+		{Build{State: "running", Jobs: failed}, true},
+		{Build{State: "running", Jobs: failed, Blocked: true}, true},
+		{Build{State: "running", Jobs: failed[1:]}, false},
+		{Build{State: "running", Jobs: []Job{{Type: "script", State: "failed", SoftFailed: true}, {Type: "script", State: "failed", Retried: true}}}, false},
+		{Build{State: "canceled", Jobs: failed}, false},
+		{Build{State: "passed", Finished: time.Unix(1, 0)}, false},
+		{Build{}, false},
+	} {
+		if got := c.b.Red(); got != c.want {
+			t.Errorf("%+v: red %v", c.b, got)
+		}
+	}
+}
+
 func TestBuildsOfACommit(t *testing.T) {
 	a := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("commit") != sha {
