@@ -29,13 +29,14 @@ type fixAsked struct {
 }
 
 // fix starts a session that repairs the build of w, which must have been read and
-// have failed, if what it built is still what the branch has.
+// have failed, if what it built is still what the branch has. A step that asks is
+// a job of the build itself: it has not ended then.
 func (in *Intake) fix(ctx context.Context, w *wish, a fixAsked) error {
 	b := w.piped.build
 	switch {
 	case b == nil:
 		return &answer{"A build can be repaired only where Inspect can read it: whoever runs it has configured no API access token for Buildkite."}
-	case b.Outcome() != buildkite.Failed || b.Blocked:
+	case !b.Red(), a.told && (b.Outcome() != buildkite.Failed || b.Blocked):
 		return &answer{fmt.Sprintf("Build %d has not failed: it is %s.", b.Number, b.Outcome())}
 	case in.o.CloneURL == nil || !buildkite.SameRepository(b.Pipeline.Repository, in.o.CloneURL(w.repo)):
 		return &answer{"The pipeline does not build this repository."}

@@ -17,7 +17,9 @@ const fixing = allActs + "      own_branches: true\n      attempts: 2\n"
 
 // broken is a build that failed, with a log, a test report and an annotation.
 func (p *piping) broken(b buildkited.Build) buildkited.Build {
-	b.State = "failed"
+	if b.State == "" {
+		b.State = "failed"
+	}
 	b.Jobs = []buildkited.Job{
 		{Name: "lint", State: "passed", Command: "make lint"},
 		{Name: "test", State: "failed", ExitStatus: 2, Command: "make test", Log: strings.Repeat("noise\n", 5000) + "\x1b_bk;t=1700000000000\a\x1b[31m--- FAIL: TestSum\x1b[0m ghp_" + strings.Repeat("a1B2", 9) + "\n"},
@@ -30,7 +32,8 @@ func (p *piping) broken(b buildkited.Build) buildkited.Build {
 
 func TestFixBuild(t *testing.T) {
 	p := newPiping(t, fixing, nil)
-	b := p.broken(buildkited.Build{Branch: "main", Commit: head})
+	// Its last job, the step that asks, still runs.
+	b := p.broken(buildkited.Build{Branch: "main", Commit: head, State: "failing"})
 	i := p.step(t, Stepped{Job: p.of(b), Ask: step.Ask{FixBuild: true}})
 	if i.Outcome != "started" {
 		t.Fatalf("%s: %s", i.Outcome, i.Note)
@@ -112,7 +115,7 @@ func TestFixBuildRefused(t *testing.T) {
 		{"a branch that is gone", buildkited.Build{Branch: "gone", Commit: otherHead}, step.Ask{FixBuild: true}, "not what its branch has"},
 		{"another branch than the build's", buildkited.Build{Branch: "main", Commit: head}, step.Ask{FixBuild: true, Base: "release/1"}, "of the branch main"},
 		{"another repository's", buildkited.Build{Branch: "main", Commit: head}, step.Ask{FixBuild: true}, "does not build this repository"},
-		{"a blocked build of which a job failed", buildkited.Build{Branch: "main", Commit: head, Blocked: true}, step.Ask{FixBuild: true}, "has not failed"},
+		{"a build that a person canceled", buildkited.Build{Branch: "main", Commit: head, State: "canceled"}, step.Ask{FixBuild: true}, "has not failed"},
 		{"a pull request that has moved on", buildkited.Build{Branch: "feature/sum", Commit: head, PullRequest: &buildkited.PullRequest{Number: 9, Base: "main", Repository: "git@github.example:octocat/r22.git"}}, step.Ask{FixBuild: true}, "not what its branch has"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
