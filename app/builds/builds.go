@@ -72,6 +72,9 @@ type Options struct {
 	Keep func(ctx context.Context, session string, body []byte) (string, error)
 	// Record adds to a session's record.
 	Record func(ctx context.Context, session, kind string, data any) error
+	// Failed is told of a build that failed, each time that this is found: the
+	// webhook that would have told of it may have been lost. nil: nobody is.
+	Failed func(ctx context.Context, pipelineID string, number int) error
 	// Report brings what GitHub shows of an ended session up to date.
 	Report func(ctx context.Context, s storage.Session) error
 	Clock  proc.Clock   // nil: the machine's
@@ -247,6 +250,11 @@ func (f *Follower) look(ctx context.Context, row storage.SessionBuild) error {
 		p.Number, p.Result = int32(one.Number), pqtype.NullRawMessage{RawMessage: body, Valid: true}
 	}
 	changed := p.Number != row.Number || p.State != row.State || p.Words != row.Words || got.done
+	if got.done && got.state == render.BuildFailed && shown != nil && f.o.Failed != nil {
+		if err := f.o.Failed(ctx, row.PipelineID, shown.Number); err != nil {
+			return fmt.Errorf("having it repaired: %w", err) // the row is due as before
+		}
+	}
 	if got.done && shown != nil {
 		if err := f.keep(ctx, row, *shown); err != nil {
 			return err

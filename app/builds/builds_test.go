@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -270,6 +271,28 @@ func TestBuildVerdicts(t *testing.T) {
 				t.Errorf("at the end of its time: %+v", row)
 			}
 		})
+	}
+}
+
+// Whoever repairs builds is told of one that failed, until that was heard.
+func TestFailedIsTold(t *testing.T) {
+	var told []int
+	var fail error
+	w := newWorld(t, ", builds: follow", func(o *Options) {
+		o.Failed = func(_ context.Context, _ string, number int) error { told = append(told, number); return fail }
+	})
+	s := w.delivered(follow)
+	b := w.bk.AddBuild("web", buildkited.Build{State: "failed", Commit: sha, Branch: "inspect/3-x"})
+	fail = errors.New("away")
+	if err := w.look(); err == nil || w.row(s).DoneAt.Valid {
+		t.Errorf("nobody heard it, and it is done: %v", err)
+	}
+	fail = nil
+	if row := w.after(s); row.State != "failed" || !row.DoneAt.Valid || len(told) != 2 || told[1] != b.Number {
+		t.Errorf("%+v, told %v", row, told)
+	}
+	if w.after(s); len(told) != 2 {
+		t.Error("it is told again")
 	}
 }
 

@@ -42,17 +42,37 @@ func (in *Intake) built(ctx context.Context, d storage.Delivery) (result, error)
 	if e.Name != "build.finished" && e.Name != "build.failing" {
 		return result{done, fmt.Sprintf("%d sessions look at the build", hurried)}, nil
 	}
+	return in.repair(ctx, d.Guid, d.ReceivedAt, pl, e.Build.Number, e.Build.ID)
+}
+
+// BuildFailed does what a webhook about a failed build would have done, for
+// whoever has found one without being told.
+func (in *Intake) BuildFailed(ctx context.Context, pipeline string, number int) error {
+	if in.o.PipelineByID == nil || in.o.Builds == nil {
+		return nil
+	}
+	pl, found := in.o.PipelineByID(pipeline)
+	if !found {
+		return nil
+	}
+	_, err := in.repair(ctx, fmt.Sprintf("looked-%s-%d", pl.ID, number), time.Now(), pl, number, "")
+	return err
+}
+
+// repair starts the repair of a build that has failed, where the operator and the
+// repository want that. id is what the build is known by so far; empty: nothing is.
+func (in *Intake) repair(ctx context.Context, guid string, at time.Time, pl policy.Pipeline, number int, id string) (result, error) {
 	p := &piped{
-		id: policy.PipelineID{Organization: pl.Organization, Pipeline: pl.ID}, pipeline: pl, found: true, act: spec.PipelineFix, number: e.Build.Number,
+		id: policy.PipelineID{Organization: pl.Organization, Pipeline: pl.ID}, pipeline: pl, found: true, act: spec.PipelineFix, number: number,
 	}
 	w := &wish{
-		kind: kindStep, guid: d.Guid, at: d.ReceivedAt, piped: p,
+		kind: kindStep, guid: guid, at: at, piped: p,
 		actor: policy.Actor{Login: pipelineLogin(pl, "")}, need: policy.NeedWrite, command: command.Command{Name: command.Request},
 	}
 	if !slices.Contains(pl.May, spec.PipelineFix) {
 		return ignore("the pipeline may not have its builds repaired")
 	}
-	if err := in.seeBuild(ctx, w, e.Build.ID); err != nil {
+	if err := in.seeBuild(ctx, w, id); err != nil {
 		return in.notSeen(err)
 	}
 	if b := p.build; b.Outcome() != buildkite.Failed || b.Blocked {

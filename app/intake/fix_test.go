@@ -239,6 +239,34 @@ func TestWebhookStartsARepair(t *testing.T) {
 	}
 }
 
+// A webhook that was lost is made up for by whoever follows the build, and one
+// that comes late starts nothing more.
+func TestBuildThatNoWebhookToldOf(t *testing.T) {
+	const ours = "inspect/3-x-abcdefgh23"
+	p := newPiping(t, fixing, nil)
+	p.ours(t, ours, otherHead, 12)
+	p.gh.files[".inspect.yml"] = fixSpec
+	p.gh.branches[ours] = otherHead
+	p.gh.pulls[12] = github.PullRequest{Number: 12, State: "open", HeadRef: ours, HeadSHA: otherHead, BaseRef: "main", HeadRepoID: repositoryID}
+	b := p.broken(buildkited.Build{Branch: ours, Commit: otherHead})
+	p.bk.AddFault(buildkited.Fault{Kind: buildkited.FaultStatus, Status: 503, Skip: 1})
+	if err := p.in.BuildFailed(t.Context(), p.web.ID, b.Number); err == nil {
+		t.Error("what could not be read is no error")
+	}
+	for range 2 {
+		if err := p.in.BuildFailed(t.Context(), p.web.ID, b.Number); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.told(t, "build.finished", b.Number)
+	if n := p.count(t, "pipeline_sessions"); n != 1 {
+		t.Errorf("%d sessions", n)
+	}
+	if err := p.in.BuildFailed(t.Context(), buildkited.NewID(), 1); err != nil {
+		t.Error(err)
+	}
+}
+
 // What the webhook said is not believed: the build is what the API says it is.
 func TestWebhookIsReadAnew(t *testing.T) {
 	p := newPiping(t, fixing, nil)

@@ -180,6 +180,7 @@ func (p buildkiteParts) door() (http.Handler, error) {
 func (p buildkiteParts) follower(client *buildkite.Client, floor *floorFile, tell func(context.Context, storage.Session) error) (*builds.Follower, error) {
 	o := builds.Options{
 		DB: p.db, Wanted: floor.builds, CloneURL: p.repository, Record: p.jobs.Record, Report: tell, Log: p.log,
+		Failed: p.steps.BuildFailed,
 		Keep: func(ctx context.Context, session string, body []byte) (string, error) {
 			sum, _, err := p.blobs.Put(ctx, session, bytes.NewReader(body), int64(len(body)))
 			return sum, err
