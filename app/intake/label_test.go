@@ -268,7 +268,7 @@ func TestSpecAnswers(t *testing.T) {
 		{"larger than it may be", func(g *fakeGitHub) { g.files[".inspect.yml"] = strings.Repeat("#", spec.MaxFileBytes+1) }, "at most 65536 bytes"},
 		{"no commit", func(g *fakeGitHub) { g.branches = nil }, "no commit to start from"},
 		{"not supported yet", func(g *fakeGitHub) {
-			g.files[".inspect.yml"] = goodSpec + "checks: {required: true}\n"
+			g.files[".inspect.yml"] = goodSpec + "publish: {draft: false}\n"
 		}, "not supported yet"},
 		{"may not read", func(g *fakeGitHub) { g.fail["File"] = github.ErrDenied }, "GitHub does not allow it"},
 	}
