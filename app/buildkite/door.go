@@ -88,7 +88,7 @@ func New(o Options) (*Door, error) {
 		}
 	}
 	if len(o.Webhook.Secrets) > 2 {
-		return nil, errors.New("Buildkite's webhook has one secret, or two while one replaces the other")
+		return nil, errors.New("the webhook of Buildkite has one secret, or two while one replaces the other")
 	}
 	if o.Clock == nil {
 		o.Clock = proc.System()

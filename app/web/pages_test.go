@@ -417,6 +417,7 @@ func TestTimelineWords(t *testing.T) {
 		{wire.EventEgress, wire.Egress{Reason: "5000 decisions were told"}, "Egress: 5000 decisions were told", "", "quiet"},
 		{wire.EventService, wire.ServiceState{Name: "postgres", State: "ready", After: 1200 * time.Millisecond}, "Service postgres is ready, after 1.2 s", "", ""},
 		{wire.EventService, wire.ServiceState{Name: "web", State: "failed", After: time.Second, Words: "it ended with status 1", Output: "EADDRINUSE"}, "Service web failed, after 1.0 s: it ended with status 1", "EADDRINUSE", "bad"},
+		{scheduler.EventBuild, map[string]any{"pipeline": "acme/web", "number": 7, "state": "failed", "sha": "abc"}, "Build 7 of acme/web: failed", "of commit abc", ""},
 		{wire.EventService, wire.ServiceState{Name: "web", State: "stopped", After: 120 * time.Millisecond}, "Service web stopped, in 120 ms", "", ""},
 	} {
 		data, err := json.Marshal(c.data)

@@ -233,6 +233,15 @@ func describe(v *eventView, data []byte) {
 		if read(&x) {
 			v.written(x)
 		}
+	case scheduler.EventBuild:
+		var x struct {
+			Pipeline   string
+			Number     int
+			State, SHA string
+		}
+		if read(&x) {
+			v.Title, v.Detail = fmt.Sprintf("Build %d of %s: %s", x.Number, x.Pipeline, x.State), "of commit "+x.SHA
+		}
 	default:
 		fits = false
 	}
