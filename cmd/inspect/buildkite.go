@@ -19,7 +19,7 @@ func buildkiteCommand() *cobra.Command {
 		Use:   "buildkite",
 		Short: "For pipelines of Buildkite: ask for work from a step, print an example, write the plugin",
 	}
-	cmd.AddCommand(buildkiteStepCommand(), buildkitePipelineCommand(), buildkitePluginCommand())
+	cmd.AddCommand(buildkiteStepCommand(), buildkitePipelineCommand(), buildkitePluginCommand(), buildkiteIDsCommand())
 	return cmd
 }
 
@@ -85,6 +85,7 @@ after --wait-timeout; 130 this step was cancelled, the session goes on.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Server, "server", os.Getenv("INSPECT_SERVER"), "address of the control plane (default: INSPECT_SERVER)")
+	f.StringVar(&o.Audience, "audience", "", "whom the job's token is for (default: the server's address)")
 	f.StringVar(&o.Wish.Prompt, "prompt", "", "the request, in words; - reads it from standard input")
 	f.IntVar(&o.Wish.Issue, "issue", 0, "number of an issue whose text is the request")
 	f.BoolVar(&o.Wish.FixBuild, "fix-build", false, "the failures of this build are the request")
@@ -129,6 +130,26 @@ func buildkitePipelineCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&server, "server", "https://inspect.example", "address of the control plane")
 	return cmd
+}
+
+func buildkiteIDsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ids",
+		Short: "In a step of a pipeline: print what the operator's policy knows the pipeline by",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ids, err := ask.Agent{Env: os.Environ()}.IDs(cmd.Context())
+			if errors.Is(err, ask.ErrNoAgent) {
+				return setupError{err}
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "buildkite:\n  pipelines:\n    - organization_id: %q\n      pipeline_id: %q\n      slug: %q\n      repositories: [] # OWNER/NAME\n",
+				ids.OrganizationID, ids.PipelineID, ids.OrganizationSlug+"/"+ids.PipelineSlug)
+			return nil
+		},
+	}
 }
 
 func buildkitePluginCommand() *cobra.Command {

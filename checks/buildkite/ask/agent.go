@@ -2,6 +2,8 @@ package ask
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -47,6 +49,31 @@ func (a Agent) Token(ctx context.Context, audience string) (string, error) {
 		return "", errors.New("ask Buildkite for an OIDC token: what buildkite-agent says is none")
 	}
 	return token, nil
+}
+
+// IDs are what the control plane's policy knows a pipeline by.
+type IDs struct {
+	OrganizationID   string `json:"organization_id"`
+	PipelineID       string `json:"pipeline_id"`
+	OrganizationSlug string `json:"organization_slug"`
+	PipelineSlug     string `json:"pipeline_slug"`
+}
+
+// IDs of this job's pipeline, out of a token that nobody else gets.
+func (a Agent) IDs(ctx context.Context) (IDs, error) {
+	token, err := a.Token(ctx, "inspect:ids")
+	if err != nil {
+		return IDs{}, err
+	}
+	var ids IDs
+	body, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
+	if err == nil {
+		err = json.Unmarshal(body, &ids)
+	}
+	if err != nil || ids.OrganizationID == "" || ids.PipelineID == "" {
+		return IDs{}, errors.New("ask Buildkite for an OIDC token: it names no ids")
+	}
+	return ids, nil
 }
 
 // Annotate pins body to the build's page, in place of what has the same context.

@@ -19,6 +19,7 @@ import (
 // Options of a step.
 type Options struct {
 	Server   string // see Server
+	Audience string // whom the token is for; empty: Server
 	Wish     step.Ask
 	Wait     bool // until the session has ended
 	SoftFail bool // 0 for a session that ended without delivering
@@ -59,6 +60,9 @@ func Run(ctx context.Context, o Options) (Code, error) {
 	}
 	if o.Patience <= 0 {
 		o.Patience = 15 * time.Minute
+	}
+	if o.Audience == "" {
+		o.Audience = server
 	}
 	r := &run{Options: o, control: newControl(server, o.Transport), redactor: redact.New(o.Secrets...), server: server}
 	code, err := r.run(ctx)
@@ -180,7 +184,7 @@ func (r *run) ask(ctx context.Context) error {
 	token, since := "", time.Time{}
 	return r.persist(ctx, func(ctx context.Context) error {
 		if now := r.Clock.Now(); token == "" || now.Sub(since) > 2*time.Minute {
-			fresh, err := r.Agent.Token(ctx, r.server)
+			fresh, err := r.Agent.Token(ctx, r.Audience)
 			if err != nil {
 				return proc.Permanent(err)
 			}

@@ -348,6 +348,14 @@ func TestIfFailed(t *testing.T) {
 	}
 }
 
+func TestIDs(t *testing.T) {
+	w := newWorld(t, step.State{State: "queued"})
+	ids, err := w.o.Agent.IDs(t.Context())
+	if err != nil || ids.OrganizationID != w.OrganizationID() || ids.PipelineSlug != "web" || ids.OrganizationSlug != "acme" || len(ids.PipelineID) != 36 {
+		t.Errorf("%+v, %v", ids, err)
+	}
+}
+
 func TestBefore(t *testing.T) {
 	w := newWorld(t, step.State{State: "queued"})
 	ctx, cancel := context.WithCancel(t.Context())

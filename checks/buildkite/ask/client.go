@@ -98,7 +98,7 @@ func (c *control) ask(ctx context.Context, token string, wish step.Ask) (step.An
 		return step.Answer{}, err
 	}
 	var a step.Answer
-	if err := c.do(ctx, http.MethodPost, "/sessions", token, body, 30*time.Second, &a); err != nil {
+	if err := c.do(ctx, http.MethodPost, "/sessions", token, body, 45*time.Second, &a); err != nil {
 		return step.Answer{}, err
 	}
 	if !sessionName.MatchString(a.Session) || a.Token == "" {

@@ -19,6 +19,7 @@ const maxConfig = 256 << 10
 // flags it stands for.
 type Config struct {
 	Server      string        `json:"server"`
+	Audience    string        `json:"audience"`
 	Repository  string        `json:"repository"`
 	Prompt      string        `json:"prompt"`
 	Issue       looseText     `json:"issue"`
@@ -100,7 +101,7 @@ func ParseConfig(s string) (Options, error) {
 		issue = n
 	}
 	return Options{
-		Server: c.Server, Wait: c.Wait, SoftFail: c.SoftFail, Evidence: c.Evidence, Most: time.Duration(c.WaitTimeout), IfFailed: c.IfFailed,
+		Server: c.Server, Audience: c.Audience, Wait: c.Wait, SoftFail: c.SoftFail, Evidence: c.Evidence, Most: time.Duration(c.WaitTimeout), IfFailed: c.IfFailed,
 		Wish: step.Ask{Repository: c.Repository, Prompt: c.Prompt, Issue: issue, FixBuild: c.FixBuild, Base: c.Base,
 			Harness: c.Harness, Model: c.Model, Budget: string(c.Budget), Timeout: c.Timeout, Once: c.Once},
 	}, nil
