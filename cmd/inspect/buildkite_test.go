@@ -309,14 +309,13 @@ func (h *stubPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // pipelineJob is a job that Buildkite's own agent runs, with the plugin in its repository.
 type pipelineJob struct {
-	t      *testing.T
-	agent  string
-	bk     *buildkited.Server
-	build  buildkited.Build
-	dir    string
-	commit string
-	plane  *httptest.Server
-	house  *stubPlane
+	t     *testing.T
+	agent string
+	bk    *buildkited.Server
+	build buildkited.Build
+	dir   string
+	plane *httptest.Server
+	house *stubPlane
 }
 
 func newJob(t *testing.T) *pipelineJob {
@@ -340,71 +339,39 @@ func newJob(t *testing.T) *pipelineJob {
 	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"add", "-A"}, {"commit", "-qm", "The plugin"}} {
 		j.git(repo, args...)
 	}
-	j.commit = j.git(repo, "rev-parse", "HEAD")
 	bk.AddPipeline("web", "file://"+repo)
 	j.bk = bk
-	j.build = bk.AddBuild("web", buildkited.Build{Commit: j.commit, Branch: "main", State: "running", Jobs: []buildkited.Job{
+	j.build = bk.AddBuild("web", buildkited.Build{Commit: strings.Repeat("a", 40), Branch: "main", State: "running", Jobs: []buildkited.Job{
 		{Name: "inspect", StepKey: "inspect", State: "running"}, {Name: "test", StepKey: "test", State: "failed"},
 	}})
-	bin := filepath.Join(j.dir, "bin")
-	if err := os.Mkdir(bin, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := fmt.Sprintf("#!/bin/sh\n%s=1 exec %q \"$@\"\n", asProgram, self)
-	if err := os.WriteFile(filepath.Join(bin, "inspect"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(j.agent, filepath.Join(bin, "buildkite-agent")); err != nil {
-		t.Fatal(err)
-	}
 	return j
 }
 
-func (j *pipelineJob) git(dir string, args ...string) string {
+func (j *pipelineJob) git(dir string, args ...string) {
 	j.t.Helper()
-	res, err := proc.Run(j.t.Context(), proc.Command{Argv: append([]string{"git", "-c", "user.name=Octocat", "-c", "user.email=octocat@example.com"}, args...), Dir: dir,
+	_, err := proc.Run(j.t.Context(), proc.Command{Argv: append([]string{"git", "-c", "user.name=Octocat", "-c", "user.email=octocat@example.com"}, args...), Dir: dir,
 		Env: []string{"PATH=" + proc.DefaultPath, "HOME=" + j.dir, "GIT_CONFIG_NOSYSTEM=1"}})
 	if err != nil {
 		j.t.Fatal(err)
 	}
-	return strings.TrimSpace(string(res.Stdout))
 }
 
 // run is the whole job: checkout, the plugin's validation, its hook. It returns the
 // log and the exit status.
 func (j *pipelineJob) run(config map[string]any) (string, int) {
 	j.t.Helper()
-	plugins, err := json.Marshal([]any{map[string]any{"./.buildkite/plugins/inspect": config}})
+	self, err := os.Executable()
 	if err != nil {
 		j.t.Fatal(err)
 	}
-	res, err := proc.Run(j.t.Context(), proc.Command{
-		Argv: []string{j.agent, "bootstrap", "--job", j.build.Jobs[0].ID, "--repository", "file://" + filepath.Join(j.dir, "repo"), "--commit", j.commit, "--branch", "main",
-			"--agent", "agent-1", "--organization", "acme", "--pipeline", "web", "--pipeline-provider", "git",
-			"--build-path", filepath.Join(j.dir, "builds"), "--plugins-path", filepath.Join(j.dir, "plugins"), "--hooks-path", filepath.Join(j.dir, "hooks"),
-			"--plugins-enabled", "--local-hooks-enabled", "--command-eval", "--plugin-validation", "--plugins", string(plugins)},
-		Env: []string{
-			"PATH=" + filepath.Join(j.dir, "bin") + ":" + proc.DefaultPath, "HOME=" + j.dir, "GIT_CONFIG_NOSYSTEM=1",
-			"BUILDKITE_AGENT_ENDPOINT=" + j.bk.AgentURL(), "BUILDKITE_AGENT_ACCESS_TOKEN=" + j.bk.AgentToken(),
-			"BUILDKITE_JOB_ID=" + j.build.Jobs[0].ID, "BUILDKITE_BUILD_ID=" + j.build.ID, "BUILDKITE_BUILD_NUMBER=1", "BUILDKITE_PULL_REQUEST=false",
-			"BUILDKITE_BIN_PATH=" + filepath.Join(j.dir, "bin"),
-		},
+	log, status, err := j.bk.Run(j.t.Context(), buildkited.Bootstrap{
+		Agent: j.agent, Dir: j.dir, Inspect: fmt.Sprintf("%s=1 exec %q", asProgram, self), Repo: filepath.Join(j.dir, "repo"), Build: j.build, Job: j.build.Jobs[0].ID,
+		Plugins: []map[string]any{{"./.buildkite/plugins/inspect": config}},
 	})
-	return string(res.Stdout) + string(res.Stderr), code(err)
-}
-
-func code(err error) int {
-	if err == nil {
-		return 0
+	if err != nil {
+		j.t.Fatal(err)
 	}
-	if e, ok := err.(*proc.ExitError); ok {
-		return e.Result.Code
-	}
-	return -1
+	return log, status
 }
 
 // The genuine agent runs the plugin: nothing of a prompt is run or expanded, and
