@@ -52,6 +52,9 @@ func Run(ctx context.Context, o Options) (Code, error) {
 	if err := check(o.Wish); err != nil {
 		return Usage, err
 	}
+	if o.Evidence && !o.Wait {
+		return Usage, errors.New("--evidence keeps what there is at the session's end: say --wait, too")
+	}
 	if o.Clock == nil {
 		o.Clock = proc.System()
 	}

@@ -374,6 +374,11 @@ func TestBefore(t *testing.T) {
 		}
 	}
 	w.o.Wish = step.Ask{Prompt: "x"}
+	w.o.Evidence, w.o.Wait = true, false
+	if code, err := w.run(t); code != Usage || err == nil {
+		t.Errorf("evidence without an end: %d, %v", code, err)
+	}
+	w.o.Evidence = false
 	for _, server := range []string{"", "inspect.example", "http://inspect.example", "https://u:p@inspect.example", "https://inspect.example/?a", "https://inspect.example/#a", "ftp://inspect.example"} {
 		w.o.Server = server
 		if code, err := w.run(t); code != Usage || err == nil {

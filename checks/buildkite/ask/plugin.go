@@ -81,7 +81,7 @@ func (d *looseDuration) UnmarshalJSON(b []byte) error {
 // a shell.
 func ParseConfig(s string) (Options, error) {
 	if s == "" {
-		return Options{}, errors.New("BUILDKITE_PLUGIN_CONFIGURATION is not set: --plugin is for the plugin's hook, and the agent must be v3.48 or later")
+		return Options{}, errors.New("BUILDKITE_PLUGIN_CONFIGURATION is not set: --plugin is for the plugin's hook, and the agent must be v3.44 or later")
 	}
 	if len(s) > maxConfig {
 		return Options{}, fmt.Errorf("the plugin's configuration has %d bytes, at most %d are read", len(s), maxConfig)
