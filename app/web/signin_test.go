@@ -106,13 +106,12 @@ type house struct {
 func newHouse(t *testing.T, public string) (*house, *browser) {
 	t.Helper()
 	h := &hub{who: github.Person{ID: 3, Login: "monalisa"}, levels: map[int64]map[string]string{7: {"monalisa": "write"}}}
-	s := &site{t: t, db: storagetest.New(t), clock: proc.NewFake(time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC))}
 	blobs, err := storage.OpenBlobs(t.Context(), "file://"+t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { blobs.Close() })
-	s.blobs = blobs
+	t.Cleanup(func() { _ = blobs.Close() })
+	s := &site{t: t, db: storagetest.New(t), blobs: blobs, clock: proc.NewFake(time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC))}
 	pages, err := NewPages(PagesOptions{
 		DB: s.db, Blobs: blobs, Token: accessToken, GitHub: "https://github.com", AllowedHosts: []string{"inspect.example"}, Clock: s.clock, Log: slog.New(slog.DiscardHandler),
 		Public: public, SignIn: h,

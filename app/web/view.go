@@ -109,12 +109,14 @@ type sessionView struct {
 	Model, Tokens, Cost, Tools string
 	Egress                     egressView
 
-	Verdict string
-	Checks  []checkView
-	Shots   []shotView
-	Change  *evidence.Change
-	Size    string
-	Diff    *diffView // nil: there is no patch
+	Headline, Verdict  string
+	Doubts, Old, Twice []string // what a reviewer should know first
+	Compared           bool     // verification ran on the base too
+	Checks             []checkView
+	Shots              []shotView
+	Change             *evidence.Change
+	Size               string
+	Diff               *diffView // nil: there is no patch
 
 	Snapshot *snapshotView
 	Kept     *keptView
@@ -137,6 +139,10 @@ type egressView struct {
 	Tried, Noise []evidence.Refused // of Refused
 }
 
+// maxTold bounds each list of what a reviewer should know first; the manifest has
+// all.
+const maxTold = 50
+
 type phaseView struct {
 	Name string
 	Took time.Duration
@@ -144,7 +150,32 @@ type phaseView struct {
 
 type checkView struct {
 	evidence.Check
+	Cell, Base, Old      cellView // on the result, on the base, of the base's tests on the result
 	StdoutURL, StderrURL string
+}
+
+// cellView is what a command came to in one clone.
+type cellView struct{ Mark, Class, Words string }
+
+func cellOf(c evidence.Check) cellView {
+	switch {
+	case c.Passed && len(c.Flaky) == 0:
+		return cellView{"passed", "ok", c.Words}
+	case c.Passed:
+		return cellView{"flaky", "live", c.Words}
+	case c.Doubt != "":
+		return cellView{"in doubt", "live", c.Words}
+	}
+	return cellView{"failed", "bad", c.Words}
+}
+
+func cellIn(checks []evidence.Check, name string) cellView {
+	for _, c := range checks {
+		if c.Name == name {
+			return cellOf(c)
+		}
+	}
+	return cellView{Words: "not run"}
 }
 
 type snapshotView struct {
@@ -240,7 +271,13 @@ func (v *sessionView) addTimes(f *facts) {
 
 func (v *sessionView) addEvidence(f *facts) {
 	for _, c := range f.checks() {
-		cv := checkView{Check: c}
+		cv := checkView{Check: c, Cell: cellOf(c)}
+		if m := f.manifest; m != nil {
+			cv.Base, cv.Old = cellIn(m.Base, c.Name), cellIn(m.BaseTests, c.Name)
+			if m.SameTests {
+				cv.Old = cellView{Words: "the same tests"}
+			}
+		}
 		if digest.MatchString(c.Stdout) {
 			cv.StdoutURL = fileURL(v.ID, c.Name+".stdout.txt", c.Stdout)
 		}
@@ -253,7 +290,12 @@ func (v *sessionView) addEvidence(f *facts) {
 	if m == nil {
 		return
 	}
-	v.Verdict = m.Verdict.Words
+	v.Headline, v.Verdict, v.Compared = render.Title(*m), m.Verdict.Words, len(m.Base) > 0
+	for _, d := range m.Verdict.Doubts[:min(len(m.Verdict.Doubts), maxTold)] {
+		v.Doubts = append(v.Doubts, d.What)
+	}
+	v.Old, v.Twice = m.Verdict.Old[:min(len(m.Verdict.Old), maxTold)], render.Notes(*m)
+	v.Twice = v.Twice[:min(len(v.Twice), maxTold)]
 	v.Shots = shots(v.ID, m)
 	v.Change = &m.Change
 	v.Size = render.Statistics(m.Change)
@@ -344,6 +386,7 @@ var functions = template.FuncMap{
 	"short": func(s string) string { return s[:min(len(s), 12)] },
 	"took":  render.Duration,
 	"stamp": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"clock": func(t time.Time) string { return t.UTC().Format(time.TimeOnly) },
 	"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	"size":  render.Bytes,
 	"count": func(n int) string {
