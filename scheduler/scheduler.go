@@ -216,6 +216,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	}
 	var sweeping sync.WaitGroup
 	sweeping.Go(func() { s.sweepLoop(ctx) })
+	sweeping.Go(func() { s.sumLoop(ctx) })
 	if s.o.KeepEvents > 0 {
 		sweeping.Go(func() { s.retainLoop(ctx) })
 	}

@@ -540,6 +540,22 @@ type SessionBuild struct {
 	CreatedAt  time.Time
 }
 
+type SessionFigure struct {
+	ID             string
+	FinishedAt     sql.NullTime
+	Harness        interface{}
+	Model          interface{}
+	Attempts       int64
+	Ready          json.RawMessage
+	Restore        json.RawMessage
+	Stale          bool
+	SandboxSeconds float64
+	Endless        int64
+	Unpriced       int64
+	Cost           int64
+	Tools          interface{}
+}
+
 type SessionOutcome struct {
 	SessionID     string
 	PullRequest   int32
@@ -561,6 +577,21 @@ type SessionPerson struct {
 	Login     string
 	Role      string
 	At        time.Time
+}
+
+type SessionSum struct {
+	SessionID      string
+	FinishedAt     time.Time
+	Harness        string
+	Model          string
+	Attempts       int64
+	Ready          json.RawMessage
+	Restore        json.RawMessage
+	Stale          bool
+	SandboxSeconds float64
+	Unpriced       int64
+	Cost           int64
+	Tools          int64
 }
 
 type Signin struct {

@@ -332,7 +332,7 @@ func (s *site) richly(id string) {
 	}
 	before, after, difference := shot("screenshot-home-before.png", "1234"), shot("screenshot-home-after.png", "123456"), shot("screenshot-home-difference.png", "12")
 	out := put("ok")
-	patch := put("diff --git a/price.go b/price.go\n--- a/price.go\n+++ b/price.go\n@@ -10,7 +10,9 @@ func Price(weight int) int {\n \tif weight <= 0 {\n \t\treturn 0\n \t}\n-\treturn table[min(weight, 30)]\n+\tif weight > 30 {\n+\t\treturn table[30] + (weight-30)*extra\n+\t}\n+\treturn table[weight]\n }\n")
+	patch := put("diff --git a/price.go b/price.go\n--- a/price.go\n+++ b/price.go\n@@ -10,5 +10,8 @@ func Price(weight int) int {\n \tif weight <= 0 {\n \t\treturn 0\n \t}\n-\treturn table[min(weight, 30)]\n+\tif weight > 30 {\n+\t\treturn table[30] + (weight-30)*extra\n+\t}\n+\treturn table[weight]\n }\n")
 	failed := evidence.Tests{Passed: 211, Failed: 1, Failures: []evidence.Failure{{Package: "parcel", Test: "TestHeavy", Output: "price_test.go:21: Price(31) = 1200, want 1250"}}}
 	m := evidence.Manifest{
 		Session: id, Verdict: evidence.Verdict{Kind: evidence.Passed, Words: "213 pass", Passed: 213, Fixed: 1, Old: []string{"unit: parcel TestLimits"},

@@ -1,4 +1,4 @@
--- What `inspect report` and its page add up. Nothing here writes.
+-- What `inspect report` and its page add up.
 
 -- name: ReportRepositories :many
 -- Where sessions ended in a period, those where one did last first.
@@ -11,39 +11,38 @@ GROUP BY r.id ORDER BY max(s.finished_at) DESC, r.id LIMIT sqlc.arg(at_most);
 -- Sessions that ended in a period, everywhere or in some repositories (ids,
 -- separated by commas). ready and restore are lists of nanoseconds, tools is -1
 -- where events were removed, opened is null where nothing is known of a pull
--- request, paths are those of a merged one that the session opened.
-WITH chosen AS (
-  SELECT s.id, s.generation, s.state, s.reason, s.requester_login, s.finished_at, s.pull_request, s.spec->'harness' AS harness, r.owner, r.name, s.repository_id
-  FROM sessions s JOIN repositories r ON r.id = s.repository_id
-  WHERE s.finished_at >= sqlc.arg(since)::timestamptz AND s.finished_at < sqlc.arg(until)::timestamptz
-    AND (sqlc.arg(everywhere)::boolean OR s.repository_id = ANY(string_to_array(sqlc.arg(repositories)::text, ',')::bigint[]))
-), tries AS (
-  SELECT a.session_id, count(*) AS attempts,
-    jsonb_agg(a.outcome->'times'->'ready') FILTER (WHERE jsonb_typeof(a.outcome->'times'->'ready') = 'number') AS ready,
-    jsonb_agg(a.restore->'duration') FILTER (WHERE jsonb_typeof(a.restore->'duration') = 'number') AS restore,
-    bool_or(a.generation = c.generation AND a.taken->'stale' = 'true') AS stale,
-    sum(GREATEST(extract(epoch FROM COALESCE(a.stopped_at, a.ended_at) - a.started_at), 0)) FILTER (WHERE a.heartbeat_at IS NOT NULL) AS seconds,
-    count(*) FILTER (WHERE a.heartbeat_at IS NOT NULL AND COALESCE(a.stopped_at, a.ended_at) IS NULL) AS endless
-  FROM attempts a JOIN chosen c ON c.id = a.session_id GROUP BY a.session_id
-), calls AS (
-  SELECT m.session_id, count(*) FILTER (WHERE NOT m.priced) AS unpriced,
-    sum(CASE WHEN m.state = 'open' THEN m.reserved ELSE m.cost END) AS cost
-  FROM model_calls m JOIN chosen c ON c.id = m.session_id
-  WHERE NOT (m.state = 'unreported' AND m.cost = 0 AND m.input_tokens + m.cache_read_tokens + m.cache_write_tokens + m.output_tokens = 0)
-  GROUP BY m.session_id
-), tools AS (
-  SELECT e.session_id, count(*) AS tools FROM events e JOIN chosen c ON c.id = e.session_id WHERE e.kind = 'tool' GROUP BY e.session_id
-)
-SELECT c.state, c.reason, c.requester_login, c.finished_at, c.pull_request, c.owner, c.name,
-  COALESCE(NULLIF(c.harness->>'label', ''), c.harness->>'kind', '')::text AS harness, COALESCE(c.harness->>'model', '')::text AS model,
-  COALESCE(t.attempts, 0)::bigint AS attempts, COALESCE(t.ready, '[]')::jsonb AS ready, COALESCE(t.restore, '[]')::jsonb AS restore,
-  COALESCE(t.stale, false)::boolean AS stale, COALESCE(t.seconds, 0)::float8 AS sandbox_seconds, COALESCE(t.endless, 0)::bigint AS endless,
-  COALESCE(m.unpriced, 0)::bigint AS unpriced, COALESCE(m.cost, 0)::bigint AS cost,
-  (CASE WHEN EXISTS (SELECT FROM events_removed x WHERE x.session_id = c.id) THEN -1 ELSE COALESCE(u.tools, 0) END)::bigint AS tools,
+-- request, paths are those of a merged one that the session opened. What is summed
+-- up already is not read anew: a plain condition would be looked at only after that.
+SELECT s.state, s.reason, s.requester_login, s.finished_at, s.pull_request, r.owner, r.name,
+  COALESCE(z.harness, f.harness, '')::text AS harness, COALESCE(z.model, f.model, '')::text AS model,
+  COALESCE(z.attempts, f.attempts, 0)::bigint AS attempts, COALESCE(z.ready, f.ready, '[]')::jsonb AS ready, COALESCE(z.restore, f.restore, '[]')::jsonb AS restore,
+  COALESCE(z.stale, f.stale, false)::boolean AS stale, COALESCE(z.sandbox_seconds, f.sandbox_seconds, 0)::float8 AS sandbox_seconds, COALESCE(f.endless, 0)::bigint AS endless,
+  COALESCE(z.unpriced, f.unpriced, 0)::bigint AS unpriced, COALESCE(z.cost, f.cost, 0)::bigint AS cost, COALESCE(z.tools, f.tools, 0)::bigint AS tools,
   o.opened, o.opened_at, o.merged_at, o.closed_at, o.reverted_at,
   COALESCE(o.review_seconds, 0)::integer AS review_seconds, COALESCE(o.fixes, 0)::integer AS fixes,
   COALESCE(p.paths, '[]')::jsonb AS paths
-FROM chosen c LEFT JOIN tries t ON t.session_id = c.id LEFT JOIN calls m ON m.session_id = c.id LEFT JOIN tools u ON u.session_id = c.id
-  LEFT JOIN session_outcomes o ON o.session_id = c.id
-  LEFT JOIN pulls p ON o.opened AND o.merged_at IS NOT NULL AND p.repository_id = c.repository_id AND p.number = o.pull_request
-ORDER BY c.finished_at, c.id;
+FROM sessions s JOIN repositories r ON r.id = s.repository_id
+  LEFT JOIN session_sums z ON z.session_id = s.id AND z.finished_at = s.finished_at
+  LEFT JOIN LATERAL (SELECT * FROM session_figures x WHERE x.id = CASE WHEN z.session_id IS NULL THEN s.id END) f ON true
+  LEFT JOIN session_outcomes o ON o.session_id = s.id
+  LEFT JOIN pulls p ON o.opened AND o.merged_at IS NOT NULL AND p.repository_id = s.repository_id AND p.number = o.pull_request
+WHERE s.finished_at >= sqlc.arg(since)::timestamptz AND s.finished_at < sqlc.arg(until)::timestamptz
+  AND (sqlc.arg(everywhere)::boolean OR s.repository_id = ANY(string_to_array(sqlc.arg(repositories)::text, ',')::bigint[]))
+ORDER BY s.finished_at, s.id;
+
+-- name: SumSessions :execrows
+-- Sums up sessions that ended before a time, the first to end first, and says how
+-- many. What still goes on in one (a call that is not settled, an attempt whose end
+-- nobody told) leaves it for later.
+INSERT INTO session_sums (session_id, finished_at, harness, model, attempts, ready, restore, stale, sandbox_seconds, unpriced, cost, tools)
+SELECT f.id, f.finished_at, f.harness, f.model, f.attempts, f.ready, f.restore, f.stale, f.sandbox_seconds, f.unpriced, f.cost, f.tools
+FROM (
+  SELECT s.id FROM sessions s LEFT JOIN session_sums z ON z.session_id = s.id AND z.finished_at = s.finished_at
+  WHERE s.finished_at < sqlc.arg(before)::timestamptz AND s.reported_at IS NOT NULL AND z.session_id IS NULL
+    AND NOT EXISTS (SELECT FROM model_calls c WHERE c.session_id = s.id AND c.state = 'open')
+    AND NOT EXISTS (SELECT FROM attempts a WHERE a.session_id = s.id AND a.heartbeat_at IS NOT NULL AND COALESCE(a.stopped_at, a.ended_at) IS NULL)
+  ORDER BY s.finished_at LIMIT sqlc.arg(at_most)
+) AS old JOIN session_figures f ON f.id = old.id
+ON CONFLICT (session_id) DO UPDATE SET finished_at = EXCLUDED.finished_at, harness = EXCLUDED.harness, model = EXCLUDED.model, attempts = EXCLUDED.attempts,
+  ready = EXCLUDED.ready, restore = EXCLUDED.restore, stale = EXCLUDED.stale, sandbox_seconds = EXCLUDED.sandbox_seconds, unpriced = EXCLUDED.unpriced,
+  cost = EXCLUDED.cost, tools = GREATEST(EXCLUDED.tools, session_sums.tools);
