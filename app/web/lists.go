@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"database/sql"
 	"encoding/json"
 	"net/http"
@@ -76,6 +77,44 @@ func (f filter) query() url.Values {
 	return q
 }
 
+// place is where a page of the list begins: before this moment and id.
+type place struct {
+	at time.Time
+	id string
+}
+
+// listLooks is how many pages of all sessions are gone through for one of those
+// that who looks may read.
+const listLooks = 10
+
+// listed are the sessions of a page that who looks may read, and where the next
+// page begins, if there is one. That names no session that they may not.
+func (p *pages) listed(ctx context.Context, f filter, from place) (out []storage.WebSessionsRow, next *place, err error) {
+	for range listLooks {
+		rows, err := p.db.Q().WebSessions(ctx, storage.WebSessionsParams{
+			Before: from.at, BeforeID: from.id, AtMost: listLength, Repository: f.Repository, State: f.State, Requester: f.Requester,
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, row := range rows {
+			from = place{row.CreatedAt, row.ID}
+			if !p.mayRead(ctx, repositoryRef{row.InstallationID, github.Repo{ID: row.RepositoryID, Owner: row.Owner, Name: row.Name}}) {
+				continue
+			}
+			if len(out) == listLength {
+				last := out[listLength-1]
+				return out, &place{last.CreatedAt, last.ID}, nil
+			}
+			out = append(out, row)
+		}
+		if len(rows) < listLength {
+			return out, nil, nil
+		}
+	}
+	return out, &place{at: from.at.Add(time.Microsecond)}, nil
+}
+
 // states are all states a session may be in.
 func states() (out []state) {
 	for _, s := range storage.AllSessionStateValues() {
@@ -130,9 +169,7 @@ type ListedJSON struct {
 
 func (p *pages) sessionsJSON(w http.ResponseWriter, r *http.Request) {
 	f := filterOf(r.URL.Query())
-	rows, err := p.db.Q().WebSessions(r.Context(), storage.WebSessionsParams{
-		Before: p.clock.Now().Add(24 * time.Hour), AtMost: listLength, Repository: f.Repository, State: f.State, Requester: f.Requester,
-	})
+	rows, _, err := p.listed(r.Context(), f, place{at: p.clock.Now().Add(24 * time.Hour)})
 	if err != nil {
 		p.broken(w, r, err)
 		return
@@ -144,9 +181,6 @@ func (p *pages) sessionsJSON(w http.ResponseWriter, r *http.Request) {
 	}
 	out := []ListedJSON{}
 	for _, row := range rows {
-		if !p.mayRead(r.Context(), repositoryRef{row.InstallationID, github.Repo{ID: row.RepositoryID, Owner: row.Owner, Name: row.Name}}) {
-			continue
-		}
 		out = append(out, ListedJSON{
 			Session: row.ID, State: string(row.State), Reason: row.Reason, QueueReason: row.QueueReason, Priority: int(row.Priority),
 			QueueJSON:  queueJSON(row.State, row.QueueAt, row.QueuePosition, int(waiting)),

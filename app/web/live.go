@@ -18,6 +18,7 @@ const (
 	liveFor     = time.Minute            // then the browser asks again, and whether it may is asked anew
 	liveLook    = 500 * time.Millisecond // between two looks
 	liveBatch   = 2000                   // events in one look
+	liveKept    = 500                    // lines that a page which follows keeps; live.js has it too
 )
 
 // live streams what happens in a session as server-sent events: "add" has lines
@@ -72,7 +73,9 @@ func (p *pages) live(w http.ResponseWriter, r *http.Request) {
 		events, err := p.db.Q().WebEventsAfter(r.Context(), storage.WebEventsAfterParams{SessionID: row.ID, After: after, AtMost: liveBatch})
 		if err == nil && len(events) > 0 {
 			after = events[len(events)-1].Seq
-			err = send("add", after, "events", later(events))
+			lines := later(events)
+			// What the page would let go of at once is not sent.
+			err = send("add", after, "events", lines[max(0, len(lines)-liveKept):])
 		}
 		if err == nil {
 			row, err = p.db.Q().WebSession(r.Context(), row.ID)

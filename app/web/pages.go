@@ -233,9 +233,7 @@ func (p *pages) list(w http.ResponseWriter, r *http.Request) {
 		before, beforeID = time.UnixMicro(us), r.URL.Query().Get("id")
 	}
 	f := filterOf(r.URL.Query())
-	rows, err := p.db.Q().WebSessions(r.Context(), storage.WebSessionsParams{
-		Before: before, BeforeID: beforeID, AtMost: listLength + 1, Repository: f.Repository, State: f.State, Requester: f.Requester,
-	})
+	rows, next, err := p.listed(r.Context(), f, place{before, beforeID})
 	if err != nil {
 		p.broken(w, r, err)
 		return
@@ -246,18 +244,15 @@ func (p *pages) list(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	v := listView{Frame: p.frame(r), Now: p.clock.Now(), Filter: f, States: states()}
-	if len(rows) > listLength {
-		rows = rows[:listLength]
-		last := rows[listLength-1]
-		next := f.query()
-		next.Set("before", strconv.FormatInt(last.CreatedAt.UnixMicro(), 10))
-		next.Set("id", last.ID)
-		v.Older = "/?" + next.Encode()
+	if next != nil {
+		q := f.query()
+		q.Set("before", strconv.FormatInt(next.at.UnixMicro(), 10))
+		if next.id != "" {
+			q.Set("id", next.id)
+		}
+		v.Older = "/?" + q.Encode()
 	}
 	for _, row := range rows {
-		if !p.mayRead(r.Context(), repositoryRef{row.InstallationID, github.Repo{ID: row.RepositoryID, Owner: row.Owner, Name: row.Name}}) {
-			continue
-		}
 		v.Sessions = append(v.Sessions, listRow{
 			ID: row.ID, Title: row.Title, Repository: row.Owner + "/" + row.Name, Issue: int(row.IssueNumber),
 			Requester: row.RequesterLogin, State: stateView(row.State), Reason: row.Reason,

@@ -8,6 +8,7 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -23,13 +24,17 @@ import (
 )
 
 const (
-	signInFor   = 12 * time.Hour   // then GitHub is asked anew
-	signInWait  = 10 * time.Minute // GitHub's codes live as long
-	mayFor      = time.Minute      // that what a person may see is remembered
-	maxMay      = 10_000
-	signInPath  = "/signin"
-	backPath    = "/signin/callback"
-	signOutPath = "/signout"
+	signInFor  = 12 * time.Hour   // then GitHub is asked anew
+	signInWait = 10 * time.Minute // GitHub's codes live as long
+	mayFor     = time.Minute      // that what a person may see is remembered
+	failedFor  = 10 * time.Second // that GitHub could not be asked
+	maxMay     = 10_000
+	// maxQuestions are asked on a person's behalf within mayFor: as many as a
+	// report and a page of the list take.
+	maxQuestions = 200
+	signInPath   = "/signin"
+	backPath     = "/signin/callback"
+	signOutPath  = "/signout"
 )
 
 // BackPath is where GitHub sends browsers back to, below the pages' address.
@@ -80,20 +85,29 @@ type desk struct {
 
 	mu    sync.Mutex
 	known map[seen]permission
+	asked map[int64]questions // by person
 }
 
 type seen struct{ person, repository int64 }
 
 type permission struct {
 	read, write bool
+	err         error // GitHub could not be asked
 	until       time.Time
+	asking      chan struct{} // closed when it is known; nil: it is
+}
+
+// questions were asked on a person's behalf.
+type questions struct {
+	n     int
+	until time.Time // then they are counted anew
 }
 
 func newDesk(p *pages, o PagesOptions) *desk {
 	if o.SignIn == nil {
 		return nil
 	}
-	d := &desk{p: p, signIn: o.SignIn, ask: o.Ask, secure: strings.HasPrefix(o.Public, "https://"), known: map[seen]permission{}}
+	d := &desk{p: p, signIn: o.SignIn, ask: o.Ask, secure: strings.HasPrefix(o.Public, "https://"), known: map[seen]permission{}, asked: map[int64]questions{}}
 	d.name, d.wait = p.gate.name+"_person", p.gate.name+"_signin"
 	if d.secure { // a browser then takes them from this very host over TLS only
 		d.name, d.wait = "__Host-"+d.name, "__Host-"+d.wait
@@ -224,25 +238,72 @@ func (d *desk) may(ctx context.Context, v viewer, repo repositoryRef) (permissio
 	if v.person.ID == 0 {
 		return permission{read: v.operator}, nil
 	}
-	key, now := seen{v.person.ID, repo.ID}, d.p.clock.Now()
-	d.mu.Lock()
-	p, known := d.known[key]
-	d.mu.Unlock()
-	if !known || !now.Before(p.until) {
-		k, err := d.ask(ctx, repo.installation, repo.Repo, policy.ActorOf(v.person.ID, v.person.Login))
-		if err != nil {
-			return permission{read: v.operator}, err
-		}
-		p = permission{read: k.Decide(policy.NeedRead).Allow, write: k.Decide(policy.NeedWrite).Allow, until: now.Add(mayFor)}
-		d.mu.Lock()
-		if len(d.known) >= maxMay {
-			clear(d.known)
-		}
-		d.known[key] = p
-		d.mu.Unlock()
+	p, err := d.learn(ctx, v.person, repo)
+	if err != nil {
+		return permission{read: v.operator}, err
 	}
 	p.read = p.read || v.operator
 	return p, nil
+}
+
+var errManyQuestions = errors.New("GitHub was asked enough on this person's behalf for now")
+
+// learn asks GitHub, or remembers. That somebody looks at a page costs requests of
+// an installation, so they are bounded: one at a time for a question, a failure is
+// remembered too, and a person has so many a minute.
+func (d *desk) learn(ctx context.Context, who github.Person, repo repositoryRef) (permission, error) {
+	key := seen{who.ID, repo.ID}
+	for {
+		d.mu.Lock()
+		now := d.p.clock.Now()
+		p, known := d.known[key]
+		switch {
+		case known && p.asking != nil:
+			d.mu.Unlock()
+			select {
+			case <-p.asking:
+				continue
+			case <-ctx.Done():
+				return permission{}, ctx.Err()
+			}
+		case known && now.Before(p.until):
+			d.mu.Unlock()
+			return p, p.err
+		}
+		asked := d.asked[who.ID]
+		if !now.Before(asked.until) {
+			asked = questions{until: now.Add(mayFor)}
+		}
+		if asked.n++; asked.n > maxQuestions {
+			d.mu.Unlock()
+			return permission{}, errManyQuestions
+		}
+		if len(d.known) >= maxMay {
+			clear(d.known)
+		}
+		if len(d.asked) >= maxMay {
+			clear(d.asked)
+		}
+		d.asked[who.ID] = asked
+		asking := make(chan struct{})
+		d.known[key] = permission{asking: asking}
+		d.mu.Unlock()
+
+		k, err := d.ask(ctx, repo.installation, repo.Repo, policy.ActorOf(who.ID, who.Login))
+		p = permission{err: err, until: d.p.clock.Now().Add(failedFor)}
+		if err == nil {
+			p = permission{read: k.Decide(policy.NeedRead).Allow, write: k.Decide(policy.NeedWrite).Allow, until: d.p.clock.Now().Add(mayFor)}
+		}
+		d.mu.Lock()
+		if ctx.Err() != nil { // it was not GitHub that failed
+			delete(d.known, key)
+		} else {
+			d.known[key] = p
+		}
+		d.mu.Unlock()
+		close(asking)
+		return p, err
+	}
 }
 
 // mayRead leaves out what GitHub does not say about: it is not shown.

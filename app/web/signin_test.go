@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,7 +29,9 @@ type hub struct {
 	err      error
 	verifier string // that the browser was sent with
 	levels   map[int64]map[string]string
+	mu       sync.Mutex
 	asked    int
+	failing  error
 	pressed  []intake.Pressed
 }
 
@@ -45,9 +48,19 @@ func (h *hub) Who(_ context.Context, code, verifier string) (github.Person, erro
 }
 
 func (h *hub) Permission(_ context.Context, repo github.Repo, login string) (github.Permission, error) {
-	h.asked++
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.asked++; h.failing != nil {
+		return github.Permission{}, h.failing
+	}
 	level := h.levels[repo.ID][login]
 	return github.Permission{UserID: h.who.ID, Read: level != "", Write: level == "write"}, nil
+}
+
+func (h *hub) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.asked
 }
 
 func (h *hub) AppID(context.Context, string) (int64, error) { return 0, github.ErrNotFound }

@@ -4,7 +4,7 @@
   const list = document.getElementById("events");
   const state = document.getElementById("state");
   if (!list || !state || !window.EventSource) return;
-  const kept = 2000;
+  const kept = 500; // as the server has it
   const source = new EventSource(list.dataset.live);
   source.addEventListener("add", (e) => {
     list.insertAdjacentHTML("beforeend", e.data);
