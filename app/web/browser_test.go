@@ -403,4 +403,3 @@ func TestPicturesAreShown(t *testing.T) {
 	c.open("/sessions/rich#screenshots")
 	c.do(chromedp.Poll[chromedp.Void](`[...document.images].every(i => { i.loading = "eager"; return i.complete && i.naturalWidth === 640 })`))
 }
-

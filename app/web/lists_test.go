@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
 )
 
 // A page of the list is full of what the person may read, and no address names
@@ -100,4 +99,3 @@ func TestQuestionsAreBounded(t *testing.T) {
 		t.Errorf("one person has %d questions asked in a minute", n)
 	}
 }
-

@@ -77,9 +77,16 @@ func TestLive(t *testing.T) {
 		default:
 			t.Fatalf("after %d of %d events comes %q", seen, n, kind)
 		}
+		first := true // of a batch, of which the page keeps the end alone
 		for line := range strings.Lines(data) {
 			if strings.HasPrefix(line, "<li") {
-				seen++
+				if seen++; first {
+					was := seen
+					if _, err := fmt.Sscanf(line, `<li value="%d"`, &seen); err != nil || seen < was || seen > was+liveBatch-liveKept {
+						t.Fatalf("after line %d comes %s", was-1, line)
+					}
+				}
+				first = false
 				if !strings.Contains(line, fmt.Sprintf(`value="%d"`, seen)) || strings.Contains(line, "<script") {
 					t.Fatalf("line %d is %s", seen, line)
 				}
