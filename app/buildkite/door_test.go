@@ -322,11 +322,14 @@ func TestRefusals(t *testing.T) {
 func TestAskAgain(t *testing.T) {
 	w := newWorld(t, buildkite.Proof{})
 	w.steps.want = ""
-	done := make(chan int)
+	done, token := make(chan int), w.token(0, nil)
 	go func() {
-		status, _, _ := w.ask(w.token(0, nil), step.Ask{Prompt: "x"})
+		status, _, _ := w.ask(token, step.Ask{Prompt: "x"})
 		done <- status
 	}()
+	if err := w.clock.BlockUntil(t.Context(), 1); err != nil { // the token is checked
+		t.Fatal(err)
+	}
 	for {
 		select {
 		case status := <-done:

@@ -241,7 +241,7 @@ func explain(out, notes io.Writer, repository string, c explainFlags) error {
 		if v.Instead != "" {
 			from += ", instead of " + v.Instead
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\n", v.Key, redact.OneLine(v.Value, 200), from)
+		fmt.Fprintf(table, "%s\t%s\t%s\n", v.Key, redact.OneLine(v.Value, 400), from)
 	}
 	if flushErr := table.Flush(); flushErr != nil {
 		return flushErr
