@@ -465,7 +465,10 @@ func TestOrdinaryUser(t *testing.T) {
 		if err := copyFile(exe, bin); err != nil {
 			t.Fatal(err)
 		}
-		c := proc.Command{Argv: []string{bin, "helper", "ordinary", dir, tierOf(t), runsc()}, Limit: 1 << 20}
+		c := proc.Command{
+			Argv: []string{bin, "helper", "ordinary", dir, tierOf(t), runsc()}, Limit: 1 << 20,
+			Env: []string{"PATH=" + proc.DefaultPath, cgroupsEnv + "=" + os.Getenv(cgroupsEnv)}, // how slow the machine is
+		}
 		if root {
 			c.Credential = &proc.Credential{UID: testUID, GID: testGID}
 		}

@@ -46,6 +46,9 @@ var (
 // TestMain lets the test binary be what the inspect binary is, the init, and
 // beyond that the helpers of these tests.
 func TestMain(m *testing.M) {
+	if slowness > 1 {
+		startTimeout, probeTimeout, cleanTimeout = patience(startTimeout), patience(probeTimeout), patience(cleanTimeout)
+	}
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "sandbox-init":
@@ -73,9 +76,6 @@ func run(m *testing.M) int {
 	runDir = dir
 	if err := os.Setenv(testUserEnv, strconv.Itoa(testUID)); err != nil {
 		panic(err)
-	}
-	if slowness > 1 {
-		startTimeout, probeTimeout, cleanTimeout = patience(startTimeout), patience(probeTimeout), patience(cleanTimeout)
 	}
 	code := m.Run()
 	if root {
