@@ -14,12 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-const (
-	callTimeout = 15 * time.Second
-	// maxReply bounds what is read of an answer that is not Nomad's client's to
-	// read, in bytes.
-	maxReply = 1 << 20
-)
+const callTimeout = 15 * time.Second
 
 // client is the one way to Nomad.
 type client struct {

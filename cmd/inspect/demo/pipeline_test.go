@@ -26,7 +26,6 @@ type pipelines struct {
 	door  string // address of the listener for hooks
 	agent string
 	repo  string // that jobs check out
-	build buildkited.Build
 }
 
 // openPipelines starts all of it. The pipeline "web" is bound to octocat/shop, and
