@@ -19,10 +19,26 @@ var errManyHeld = errors.New("too many files are open to be looked at")
 
 type inode struct{ dev, ino uint64 }
 
+// system tells file systems apart where devices do not: files in an overlay have
+// another device than its directories have (the kernel's overlayfs.rst).
+type system struct {
+	kind int64
+	id   unix.Fsid
+}
+
+func systemOf(path string) (s system, known bool) {
+	var st unix.Statfs_t
+	if unix.Statfs(path, &st) != nil || st.Fsid == (unix.Fsid{}) {
+		return s, false
+	}
+	return system{int64(st.Type), st.Fsid}, true
+}
+
 // held is what a sandbox keeps on disk without a name.
 type held struct {
 	uid     int
 	devices map[uint64]bool
+	systems map[system]bool
 	looked  int
 	seen    map[inode]bool
 	bytes   int64
@@ -36,7 +52,7 @@ type held struct {
 // have them open or mapped. (Files that the host deleted, such as the init of an
 // earlier version, have another owner.) Without a cgroup nothing is seen.
 func (box *Sandbox) held(ctx context.Context) (held, error) {
-	h := held{uid: box.uid, devices: map[uint64]bool{}, seen: map[inode]bool{}}
+	h := held{uid: box.uid, devices: map[uint64]bool{}, systems: map[system]bool{}, seen: map[inode]bool{}}
 	if box.group == nil {
 		return h, nil
 	}
@@ -44,6 +60,9 @@ func (box *Sandbox) held(ctx context.Context) (held, error) {
 		var st unix.Stat_t
 		if m.Writable && unix.Stat(m.Source, &st) == nil {
 			h.devices[uint64(st.Dev)] = true
+			if fs, known := systemOf(m.Source); known {
+				h.systems[fs] = true
+			}
 		}
 	}
 	for _, pid := range box.group.pids() {
@@ -125,11 +144,20 @@ func (h *held) link(dir, name string) {
 		return
 	}
 	key := inode{uint64(st.Dev), st.Ino}
-	if st.Nlink != 0 || int(st.Uid) != h.uid || !h.devices[key.dev] || h.seen[key] {
+	if st.Nlink != 0 || int(st.Uid) != h.uid || h.seen[key] || !h.ours(dir+"/"+name, key.dev) {
 		return
 	}
 	h.seen[key] = true
 	h.bytes += max(st.Blocks*512, EntryBytes)
+}
+
+// ours says whether a file is on a writable mount.
+func (h *held) ours(path string, dev uint64) bool {
+	if h.devices[dev] {
+		return true
+	}
+	fs, known := systemOf(path)
+	return known && h.systems[fs]
 }
 
 // leastFree is the free space below which files whose size cannot be seen end
