@@ -64,7 +64,7 @@ func (q *Queries) DropPipelineTokens(ctx context.Context, since time.Time) (int6
 }
 
 const dueSessionBuilds = `-- name: DueSessionBuilds :many
-SELECT session_id, pipeline_id, slug, sha, required, creates, asked_at, number, state, result, words, changes, looks, next_look_at, deadline, done_at, created_at FROM session_builds WHERE done_at IS NULL AND next_look_at <= $1::timestamptz ORDER BY next_look_at LIMIT $2::integer
+SELECT session_id, pipeline_id, slug, sha, required, creates, asked_at, number, state, result, words, changes, looks, next_look_at, deadline, done_at, created_at, told, tell_after FROM session_builds WHERE done_at IS NULL AND next_look_at <= $1::timestamptz ORDER BY next_look_at LIMIT $2::integer
 `
 
 type DueSessionBuildsParams struct {
@@ -99,6 +99,8 @@ func (q *Queries) DueSessionBuilds(ctx context.Context, arg DueSessionBuildsPara
 			&i.Deadline,
 			&i.DoneAt,
 			&i.CreatedAt,
+			&i.Told,
+			&i.TellAfter,
 		); err != nil {
 			return nil, err
 		}
@@ -419,7 +421,7 @@ func (q *Queries) RepositoryByName(ctx context.Context, arg RepositoryByNamePara
 }
 
 const sessionBuilds = `-- name: SessionBuilds :many
-SELECT session_id, pipeline_id, slug, sha, required, creates, asked_at, number, state, result, words, changes, looks, next_look_at, deadline, done_at, created_at FROM session_builds WHERE session_id = $1 ORDER BY slug, pipeline_id
+SELECT session_id, pipeline_id, slug, sha, required, creates, asked_at, number, state, result, words, changes, looks, next_look_at, deadline, done_at, created_at, told, tell_after FROM session_builds WHERE session_id = $1 ORDER BY slug, pipeline_id
 `
 
 func (q *Queries) SessionBuilds(ctx context.Context, sessionID string) ([]SessionBuild, error) {
@@ -449,6 +451,8 @@ func (q *Queries) SessionBuilds(ctx context.Context, sessionID string) ([]Sessio
 			&i.Deadline,
 			&i.DoneAt,
 			&i.CreatedAt,
+			&i.Told,
+			&i.TellAfter,
 		); err != nil {
 			return nil, err
 		}
@@ -554,7 +558,9 @@ func (q *Queries) SessionOfPipelineToken(ctx context.Context, arg SessionOfPipel
 const sessionsWantingBuilds = `-- name: SessionsWantingBuilds :many
 
 SELECT s.id, s.installation_id, s.repository_id, s.issue_number, s.intent_key, s.requester_id, s.requester_login, s.title, s.request, s.prompt, s.context_digest, s.base_branch, s.base_sha, s.environment_id, s.spec, s.spec_source, s.state, s.reason, s.words, s.queue_reason, s.stop_at, s.stop_by, s.stop_words, s.priority, s.version, s.generation, s.snapshot_id, s.node, s.outcome, s.receipt, s.comment_id, s.comment_digest, s.comment_at, s.check_run_id, s.branch, s.head_sha, s.pull_request, s.events_count, s.events_head, s.created_at, s.state_at, s.started_at, s.finished_at, s.reported_at, s.effect_tries, s.report_tries, s.report_after, s.deadline, s.next_check_at, s.budget, s.spent, s.held, s.instructions_sha, s.start_from, s.rewound, s.queue_at, s.queue_position, s.waiting_since, s.pull_closed_at, s.pull_number, s.head_repo_id, s.base_ref, s.deliver, s.head_check_run_id, s.locked, s.stop_reason, s.context, s.pull_seen_at FROM sessions s
-WHERE s.state = 'delivered' AND s.spec -> 'checks' -> 'buildkite' ->> 'builds' <> '' AND s.finished_at > $1::timestamptz AND s.head_sha <> ''
+WHERE s.state = 'delivered' AND s.spec -> 'checks' -> 'buildkite' ->> 'builds' <> '' AND s.head_sha <> ''
+  AND s.finished_at > $1::timestamptz - interval '30 days'
+  AND (s.finished_at > $1::timestamptz OR s.spec -> 'checks' -> 'buildkite' ->> 'required' = 'true')
   AND NOT EXISTS (SELECT FROM session_builds b WHERE b.session_id = s.id)
 ORDER BY s.finished_at LIMIT $2::integer
 `
@@ -565,7 +571,8 @@ type SessionsWantingBuildsParams struct {
 }
 
 // Builds of what sessions pushed.
-// Delivered sessions whose builds nobody looks at yet.
+// Delivered sessions whose builds nobody looks at yet. The check run of those that
+// require one waits for it, however long the control plane was away.
 func (q *Queries) SessionsWantingBuilds(ctx context.Context, arg SessionsWantingBuildsParams) ([]Session, error) {
 	rows, err := q.db.QueryContext(ctx, sessionsWantingBuilds, arg.Since, arg.Most)
 	if err != nil {
@@ -692,6 +699,29 @@ func (q *Queries) SetSessionBuild(ctx context.Context, arg SetSessionBuildParams
 	return err
 }
 
+const tellSessionBuildsLater = `-- name: TellSessionBuildsLater :exec
+UPDATE session_builds SET tell_after = $1::timestamptz WHERE session_id = $2
+`
+
+type TellSessionBuildsLaterParams struct {
+	After     time.Time
+	SessionID string
+}
+
+func (q *Queries) TellSessionBuildsLater(ctx context.Context, arg TellSessionBuildsLaterParams) error {
+	_, err := q.db.ExecContext(ctx, tellSessionBuildsLater, arg.After, arg.SessionID)
+	return err
+}
+
+const toldSessionBuilds = `-- name: ToldSessionBuilds :exec
+UPDATE session_builds SET told = changes, tell_after = NULL WHERE session_id = $1
+`
+
+func (q *Queries) ToldSessionBuilds(ctx context.Context, sessionID string) error {
+	_, err := q.db.ExecContext(ctx, toldSessionBuilds, sessionID)
+	return err
+}
+
 const trimPipelineTokens = `-- name: TrimPipelineTokens :exec
 DELETE FROM pipeline_tokens t WHERE t.session_id = $1 AND t.hash NOT IN (
   SELECT n.hash FROM pipeline_tokens n WHERE n.session_id = $1 ORDER BY n.created_at DESC, n.hash LIMIT $2::integer)
@@ -706,4 +736,40 @@ type TrimPipelineTokensParams struct {
 func (q *Queries) TrimPipelineTokens(ctx context.Context, arg TrimPipelineTokensParams) error {
 	_, err := q.db.ExecContext(ctx, trimPipelineTokens, arg.SessionID, arg.Most)
 	return err
+}
+
+const untoldSessionBuilds = `-- name: UntoldSessionBuilds :many
+SELECT DISTINCT b.session_id FROM session_builds b JOIN sessions s ON s.id = b.session_id
+WHERE b.told <> b.changes AND s.reported_at IS NOT NULL AND b.deadline > $1::timestamptz - interval '1 day'
+  AND (b.tell_after IS NULL OR b.tell_after <= $1::timestamptz)
+LIMIT $2::integer
+`
+
+type UntoldSessionBuildsParams struct {
+	Now  time.Time
+	Most int32
+}
+
+// Sessions whose builds GitHub is to be told of, up to a day after their time.
+func (q *Queries) UntoldSessionBuilds(ctx context.Context, arg UntoldSessionBuildsParams) ([]string, error) {
+	rows, err := q.db.QueryContext(ctx, untoldSessionBuilds, arg.Now, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var session_id string
+		if err := rows.Scan(&session_id); err != nil {
+			return nil, err
+		}
+		items = append(items, session_id)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

@@ -538,6 +538,8 @@ type SessionBuild struct {
 	Deadline   time.Time
 	DoneAt     sql.NullTime
 	CreatedAt  time.Time
+	Told       int32
+	TellAfter  sql.NullTime
 }
 
 type SessionFigure struct {

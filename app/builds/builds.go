@@ -35,7 +35,10 @@ const (
 	Between  = 20 * time.Second // between two looks at one build
 	slowest  = 2 * time.Minute  // the same where Buildkite does not answer
 	grace    = time.Minute      // a build of its own is waited for so long before one is asked for
-	newest   = 24 * time.Hour   // sessions that ended before are not begun with
+	newest   = 24 * time.Hour   // sessions that ended before and require no build are not begun with
+	pause    = time.Minute      // until GitHub is told again of what it did not hear
+	patient  = 4                // looks until a verdict does without reports that cannot be had
+	reading  = time.Minute      // for what is read after a verdict that is due
 	atOnce   = 50               // sessions and builds in one look
 	lookTime = 3 * time.Minute  // for one build, with Buildkite's pauses
 )
@@ -82,7 +85,10 @@ type Options struct {
 }
 
 // Follower looks at builds.
-type Follower struct{ o Options }
+type Follower struct {
+	o                 Options
+	lookTime, reading time.Duration
+}
 
 // New checks the options.
 func New(o Options) (*Follower, error) {
@@ -95,7 +101,7 @@ func New(o Options) (*Follower, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Follower{o}, nil
+	return &Follower{o, lookTime, reading}, nil
 }
 
 // Run looks until ctx ends.
@@ -127,7 +133,7 @@ func (f *Follower) Look(ctx context.Context) error {
 			err = errors.Join(err, fmt.Errorf("the build of session %s: %w", row.SessionID, one))
 		}
 	}
-	return err
+	return errors.Join(err, f.tell(ctx))
 }
 
 // begin notes which builds are looked at for sessions that were delivered.
@@ -138,41 +144,42 @@ func (f *Follower) begin(ctx context.Context) error {
 		return fmt.Errorf("looking for sessions whose builds are to be looked at: %w", err)
 	}
 	for _, s := range sessions {
-		var sp spec.Spec
-		if err := json.Unmarshal(s.Spec, &sp); err != nil {
-			return fmt.Errorf("reading the configuration of session %s: %w", s.ID, err)
+		if one := f.beginOne(ctx, s, now); one != nil {
+			err = errors.Join(err, fmt.Errorf("session %s, whose builds are to be looked at: %w", s.ID, one))
 		}
-		repo, err := f.repository(ctx, s)
-		if err != nil {
-			return err
+	}
+	return err
+}
+
+func (f *Follower) beginOne(ctx context.Context, s storage.Session, now time.Time) error {
+	var sp spec.Spec
+	if err := json.Unmarshal(s.Spec, &sp); err != nil {
+		return fmt.Errorf("reading its configuration: %w", err)
+	}
+	repo, err := f.repository(ctx, s)
+	if err != nil {
+		return err
+	}
+	checks := sp.Checks.Buildkite
+	wanted := f.o.Wanted(repo.ID, repo.Owner+"/"+repo.Name, checks)
+	insert := storage.InsertSessionBuildParams{SessionID: s.ID, Sha: s.HeadSha, Required: checks.Required, CreatedAt: now, NextLookAt: now, Deadline: now}
+	switch {
+	case f.o.Buildkite == nil:
+		insert.Words = "whoever runs Inspect has configured no API access token for Buildkite"
+	case len(wanted) == 0:
+		insert.Words = "the operator's policy binds no pipeline whose builds may be looked at to this repository"
+	}
+	if insert.Words != "" {
+		insert.DoneAt = sql.NullTime{Time: now, Valid: true}
+		if err := f.o.DB.Q().InsertSessionBuild(ctx, insert); err != nil {
+			return fmt.Errorf("noting that it has none: %w", err)
 		}
-		checks := sp.Checks.Buildkite
-		wanted := f.o.Wanted(repo.ID, repo.Owner+"/"+repo.Name, checks)
-		insert := storage.InsertSessionBuildParams{SessionID: s.ID, Sha: s.HeadSha, Required: checks.Required, CreatedAt: now, NextLookAt: now, Deadline: now}
-		switch {
-		case f.o.Buildkite == nil:
-			insert.Words = "whoever runs Inspect has configured no API access token for Buildkite"
-		case len(wanted) == 0:
-			insert.Words = "the operator's policy binds no pipeline whose builds may be looked at to this repository"
-		}
-		if insert.Words != "" {
-			insert.DoneAt = sql.NullTime{Time: now, Valid: true}
-			if err := f.o.DB.Q().InsertSessionBuild(ctx, insert); err != nil {
-				return fmt.Errorf("noting that session %s has no builds: %w", s.ID, err)
-			}
-			if err := f.tell(ctx, s.ID); err != nil {
-				return err
-			}
-			continue
-		}
-		for _, w := range wanted {
-			insert.PipelineID, insert.Slug, insert.Creates, insert.Deadline = w.Pipeline.ID, w.Pipeline.Slug, w.Create, now.Add(w.Timeout)
-			if err := f.o.DB.Q().InsertSessionBuild(ctx, insert); err != nil {
-				return fmt.Errorf("noting which builds of session %s are looked at: %w", s.ID, err)
-			}
-		}
-		if err := f.tell(ctx, s.ID); err != nil {
-			return err
+		return nil
+	}
+	for _, w := range wanted {
+		insert.PipelineID, insert.Slug, insert.Creates, insert.Deadline = w.Pipeline.ID, w.Pipeline.Slug, w.Create, now.Add(w.Timeout)
+		if err := f.o.DB.Q().InsertSessionBuild(ctx, insert); err != nil {
+			return fmt.Errorf("noting which: %w", err)
 		}
 	}
 	return nil
@@ -196,9 +203,11 @@ type found struct {
 	lost  bool          // nothing was learned
 }
 
-// look looks at one build and writes down what it shows.
+// look looks at one build and writes down what it shows. Only reading takes as
+// long as others let it: whatever comes of that is written down, so that the time
+// of a build is over when it is.
 func (f *Follower) look(ctx context.Context, row storage.SessionBuild) error {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	within, cancel := context.WithTimeout(ctx, f.lookTime)
 	defer cancel()
 	s, err := f.o.DB.Q().GetSession(ctx, row.SessionID)
 	if err != nil {
@@ -208,15 +217,33 @@ func (f *Follower) look(ctx context.Context, row storage.SessionBuild) error {
 	if err != nil {
 		return err
 	}
-	got, lookErr := f.see(ctx, row, s, repo)
-	if ctx.Err() != nil && lookErr != nil {
-		return lookErr // the row is due as before
+	got, lookErr := f.see(within, row, s, repo)
+	var shown *render.Build
+	if lookErr == nil && got.build != nil {
+		var one render.Build
+		if one, lookErr = f.shows(within, row, *got.build, got, false); lookErr == nil {
+			shown = &one
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err() // the row is due as before
 	}
 	now := f.o.Clock.Now()
+	over := !now.Before(row.Deadline)
+	if got.done && got.build != nil && lookErr != nil && (over || row.Looks >= patient) {
+		// The verdict is known, and whether its reports can ever be had is not.
+		last, cancel := context.WithTimeout(ctx, f.reading)
+		one, err := f.shows(last, row, *got.build, got, true)
+		cancel()
+		if err != nil {
+			return err
+		}
+		shown, lookErr = &one, nil
+	}
 	if lookErr != nil {
 		got = found{state: row.State, words: row.Words, lost: true, wait: waitFor(lookErr, int(row.Looks))}
 	}
-	if !got.done && !now.Before(row.Deadline) {
+	if !got.done && over {
 		got.done = true
 		switch {
 		case lookErr != nil:
@@ -236,23 +263,20 @@ func (f *Follower) look(ctx context.Context, row storage.SessionBuild) error {
 	if got.done {
 		p.DoneAt = sql.NullTime{Time: now, Valid: true}
 	}
-	var shown *render.Build
-	if got.build != nil {
-		one, err := f.shows(ctx, row, *got.build, got)
-		if err != nil {
-			return err // a report of a job could not be read yet
-		}
-		shown = &one
-		body, err := json.Marshal(one)
+	if shown != nil {
+		shown.Done, shown.Words = got.done, got.words
+		body, err := json.Marshal(*shown)
 		if err != nil {
 			return err
 		}
-		p.Number, p.Result = int32(one.Number), pqtype.NullRawMessage{RawMessage: body, Valid: true}
+		p.Number, p.Result = int32(shown.Number), pqtype.NullRawMessage{RawMessage: body, Valid: true}
 	}
-	changed := p.Number != row.Number || p.State != row.State || p.Words != row.Words || got.done
 	if got.done && got.state == render.BuildFailed && shown != nil && f.o.Failed != nil {
 		if err := f.o.Failed(ctx, row.PipelineID, shown.Number); err != nil {
-			return fmt.Errorf("having it repaired: %w", err) // the row is due as before
+			if !over {
+				return fmt.Errorf("having it repaired: %w", err) // the row is due as before
+			}
+			f.o.Log.Warn("nobody repairs a build that has failed", "session", row.SessionID, "build", shown.Number, "error", err)
 		}
 	}
 	if got.done && shown != nil {
@@ -261,12 +285,9 @@ func (f *Follower) look(ctx context.Context, row storage.SessionBuild) error {
 		}
 	}
 	if err := f.o.DB.Q().SetSessionBuild(ctx, p); err != nil {
-		return fmt.Errorf("writing down what a build shows: %w", err)
+		return errors.Join(lookErr, fmt.Errorf("writing down what a build shows: %w", err))
 	}
-	if changed {
-		err = f.tell(ctx, row.SessionID)
-	}
-	return errors.Join(lookErr, err)
+	return lookErr
 }
 
 // waitFor is the wait after a look that failed.
@@ -355,8 +376,9 @@ func (f *Follower) ask(ctx context.Context, row storage.SessionBuild, s storage.
 	return err
 }
 
-// shows is what is told and kept of a build.
-func (f *Follower) shows(ctx context.Context, row storage.SessionBuild, b buildkite.Build, got found) (render.Build, error) {
+// shows is what is told and kept of a build; anyway: with those reports that can
+// be had now, since later there may be none either.
+func (f *Follower) shows(ctx context.Context, row storage.SessionBuild, b buildkite.Build, got found, anyway bool) (render.Build, error) {
 	out := render.Build{
 		Pipeline: row.Slug, Number: b.Number, URL: b.URL, State: got.state, SHA: b.Commit, Done: got.done, Required: row.Required, Words: got.words,
 	}
@@ -374,12 +396,12 @@ func (f *Follower) shows(ctx context.Context, row storage.SessionBuild, b buildk
 		return out, nil
 	}
 	var err error
-	out.Tests, err = f.tests(ctx, row, b)
+	out.Tests, err = f.tests(ctx, row, b, anyway)
 	return out, err
 }
 
 // tests counts what the JUnit reports say that jobs of a build kept.
-func (f *Follower) tests(ctx context.Context, row storage.SessionBuild, b buildkite.Build) (*render.BuildTests, error) {
+func (f *Follower) tests(ctx context.Context, row storage.SessionBuild, b buildkite.Build, anyway bool) (*render.BuildTests, error) {
 	org, slug, _ := strings.Cut(row.Slug, "/")
 	var t render.BuildTests
 	for _, j := range b.Jobs[:min(len(b.Jobs), maxJobs)] {
@@ -387,8 +409,11 @@ func (f *Follower) tests(ctx context.Context, row storage.SessionBuild, b buildk
 			continue
 		}
 		all, err := f.o.Buildkite.Artifacts(ctx, org, slug, b.Number, j.ID)
-		if errors.Is(err, buildkite.ErrBusy) {
+		if err != nil && !anyway && (errors.Is(err, buildkite.ErrBusy) || ctx.Err() != nil) {
 			return nil, err
+		}
+		if err != nil && anyway {
+			break
 		}
 		if err != nil {
 			f.o.Log.Info("the artifacts of a build cannot be listed", "session", row.SessionID, "build", b.Number, "error", err)
@@ -399,7 +424,7 @@ func (f *Follower) tests(ctx context.Context, row storage.SessionBuild, b buildk
 				continue
 			}
 			body, err := f.o.Buildkite.Artifact(ctx, org, slug, b.Number, a, maxReportBytes)
-			if errors.Is(err, buildkite.ErrBusy) {
+			if err != nil && !anyway && (errors.Is(err, buildkite.ErrBusy) || ctx.Err() != nil) {
 				return nil, err
 			}
 			var total, failed, skipped int
@@ -452,17 +477,29 @@ func (f *Follower) keep(ctx context.Context, row storage.SessionBuild, b render.
 	return f.o.DB.Q().KeepEvidence(ctx, storage.KeepEvidenceParams{SessionID: row.SessionID, Name: name, Sha256: sum, Bytes: int64(len(body)), Now: f.o.Clock.Now()})
 }
 
-// tell has GitHub told of what changed.
-func (f *Follower) tell(ctx context.Context, session string) error {
-	s, err := f.o.DB.Q().GetSession(ctx, session)
+// tell has GitHub told of what changed, and again until it has heard it.
+func (f *Follower) tell(ctx context.Context) error {
+	now := f.o.Clock.Now()
+	untold, err := f.o.DB.Q().UntoldSessionBuilds(ctx, storage.UntoldSessionBuildsParams{Now: now, Most: atOnce})
 	if err != nil {
-		return fmt.Errorf("reading session %s: %w", session, err)
+		return fmt.Errorf("looking for builds to be told of: %w", err)
 	}
-	if !s.ReportedAt.Valid {
-		return nil // its end is told by the scheduler, with what is known then
+	for _, session := range untold {
+		if ctx.Err() != nil {
+			break
+		}
+		s, one := f.o.DB.Q().GetSession(ctx, session)
+		if one == nil {
+			one = f.o.Report(ctx, s)
+		}
+		if one == nil {
+			one = f.o.DB.Q().ToldSessionBuilds(ctx, session)
+		} else if later := f.o.DB.Q().TellSessionBuildsLater(ctx, storage.TellSessionBuildsLaterParams{SessionID: session, After: now.Add(pause)}); later != nil {
+			one = errors.Join(one, later)
+		}
+		if one != nil {
+			err = errors.Join(err, fmt.Errorf("telling what the build of session %s shows: %w", session, one))
+		}
 	}
-	if err := f.o.Report(ctx, s); err != nil {
-		return fmt.Errorf("telling what the build of session %s shows: %w", session, err)
-	}
-	return nil
+	return err
 }

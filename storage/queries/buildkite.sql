@@ -65,9 +65,12 @@ DELETE FROM pipeline_tokens t USING sessions s WHERE s.id = t.session_id AND s.f
 -- Builds of what sessions pushed.
 
 -- name: SessionsWantingBuilds :many
--- Delivered sessions whose builds nobody looks at yet.
+-- Delivered sessions whose builds nobody looks at yet. The check run of those that
+-- require one waits for it, however long the control plane was away.
 SELECT s.* FROM sessions s
-WHERE s.state = 'delivered' AND s.spec -> 'checks' -> 'buildkite' ->> 'builds' <> '' AND s.finished_at > sqlc.arg(since)::timestamptz AND s.head_sha <> ''
+WHERE s.state = 'delivered' AND s.spec -> 'checks' -> 'buildkite' ->> 'builds' <> '' AND s.head_sha <> ''
+  AND s.finished_at > sqlc.arg(since)::timestamptz - interval '30 days'
+  AND (s.finished_at > sqlc.arg(since)::timestamptz OR s.spec -> 'checks' -> 'buildkite' ->> 'required' = 'true')
   AND NOT EXISTS (SELECT FROM session_builds b WHERE b.session_id = s.id)
 ORDER BY s.finished_at LIMIT sqlc.arg(most)::integer;
 
@@ -95,6 +98,19 @@ UPDATE session_builds SET number = sqlc.arg(number), state = sqlc.arg(state), re
   changes = changes + CASE WHEN number <> sqlc.arg(number) OR state <> sqlc.arg(state) OR words <> sqlc.arg(words) OR (done_at IS NULL) <> (sqlc.narg(done_at)::timestamptz IS NULL) THEN 1 ELSE 0 END,
   looks = sqlc.arg(looks), next_look_at = sqlc.arg(next_look_at), done_at = sqlc.narg(done_at)
 WHERE session_id = sqlc.arg(session_id) AND pipeline_id = sqlc.arg(pipeline_id);
+
+-- name: UntoldSessionBuilds :many
+-- Sessions whose builds GitHub is to be told of, up to a day after their time.
+SELECT DISTINCT b.session_id FROM session_builds b JOIN sessions s ON s.id = b.session_id
+WHERE b.told <> b.changes AND s.reported_at IS NOT NULL AND b.deadline > sqlc.arg(now)::timestamptz - interval '1 day'
+  AND (b.tell_after IS NULL OR b.tell_after <= sqlc.arg(now)::timestamptz)
+LIMIT sqlc.arg(most)::integer;
+
+-- name: ToldSessionBuilds :exec
+UPDATE session_builds SET told = changes, tell_after = NULL WHERE session_id = $1;
+
+-- name: TellSessionBuildsLater :exec
+UPDATE session_builds SET tell_after = sqlc.arg(after)::timestamptz WHERE session_id = sqlc.arg(session_id);
 
 -- name: LaterEvidence :many
 -- What builds of the pushed commit showed, after the manifest was sealed.
