@@ -324,19 +324,21 @@ func (q *Queries) LaterEvidence(ctx context.Context, sessionID string) ([]Eviden
 }
 
 const ownBranch = `-- name: OwnBranch :one
-SELECT (EXISTS (SELECT FROM branches b WHERE b.repository_id = $1 AND b.name = $2)
-  OR EXISTS (SELECT FROM branches b WHERE b.repository_id = $1 AND b.last_sha = $3::text AND b.last_sha <> ''))::boolean AS own
+SELECT (EXISTS (SELECT FROM branches b WHERE b.name = $1)
+  OR EXISTS (SELECT FROM branches b WHERE b.last_sha = $2::text AND b.last_sha <> '')
+  OR EXISTS (SELECT FROM sessions s WHERE s.head_sha = $2::text AND s.head_sha <> ''))::boolean AS own
 `
 
 type OwnBranchParams struct {
-	RepositoryID int64
-	Branch       string
-	Sha          string
+	Branch string
+	Sha    string
 }
 
-// Whether a session pushed a branch, or what is built.
+// Whether a session pushed a branch, or what is built. A pipeline may ask for
+// another repository than the one that it builds, so it is that of no matter which;
+// somebody's branch that a session pushed to is not among ours.
 func (q *Queries) OwnBranch(ctx context.Context, arg OwnBranchParams) (bool, error) {
-	row := q.db.QueryRowContext(ctx, ownBranch, arg.RepositoryID, arg.Branch, arg.Sha)
+	row := q.db.QueryRowContext(ctx, ownBranch, arg.Branch, arg.Sha)
 	var own bool
 	err := row.Scan(&own)
 	return own, err

@@ -283,7 +283,7 @@ func (in *Intake) pipelineMay(ctx context.Context, w *wish, buildID, branch, com
 		// no branch of a repository has one.
 		pl.facts = policy.BuildFacts{Fork: strings.Contains(branch, ":")}
 	}
-	own, err := in.o.DB.Q().OwnBranch(ctx, storage.OwnBranchParams{RepositoryID: w.repo.ID, Branch: branch, Sha: commit})
+	own, err := in.o.DB.Q().OwnBranch(ctx, storage.OwnBranchParams{Branch: storable(branch, 1000), Sha: storable(commit, 100)})
 	if err != nil {
 		return fmt.Errorf("looking whether branch %.200s is ours: %w", branch, err)
 	}

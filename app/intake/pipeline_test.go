@@ -67,7 +67,7 @@ func (p *piping) policy(t *testing.T, organization, pipeline, slug, more string)
 	t.Helper()
 	var problems policy.Problems
 	p.floor, problems = policy.ParseFloor([]byte("version: 1\nbuildkite:\n  pipelines:\n    - organization_id: " + organization + "\n      pipeline_id: " + pipeline +
-		"\n      slug: " + slug + "\n      repositories: [octocat/r22]\n" + more))
+		"\n      slug: " + slug + "\n      repositories:\n        - octocat/r22\n" + more))
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
@@ -277,6 +277,25 @@ func TestStepOnOwnBranchWhereThePolicySaysSo(t *testing.T) {
 	p := newPiping(t, "      own_branches: true\n", nil)
 	p.ours(t, "inspect/3-x-abcdefgh23", otherHead, 0)
 	if i := p.step(t, Stepped{Job: p.of(p.running("inspect/3-x-abcdefgh23", otherHead)), Ask: step.Ask{Prompt: "x"}}); i.Outcome != "started" {
+		t.Errorf("%s: %s", i.Outcome, i.Note)
+	}
+}
+
+// Whose branch it is does not depend on which repository is asked for, and a
+// session's commit on somebody's branch is a session's, too.
+func TestStepOnOwnBranchOfAnotherRepository(t *testing.T) {
+	p := newPiping(t, "", nil)
+	p.policy(t, p.bk.OrganizationID(), p.web.ID, "acme/web", "        - octocat/r23\n")
+	p.ours(t, "inspect/3-x-abcdefgh23", otherHead, 0)
+	for _, commit := range []string{otherHead, head} {
+		if i := p.step(t, Stepped{Job: p.of(p.running("inspect/3-x-abcdefgh23", commit)), Ask: step.Ask{Prompt: "x", Repository: "octocat/r23"}}); !strings.HasPrefix(i.Note, "pipeline_own_branch: ") {
+			t.Errorf("%s: %s", i.Outcome, i.Note)
+		}
+	}
+	if _, err := p.db.SQL().Exec("DELETE FROM branches"); err != nil { // as where the result went onto a person's branch
+		t.Fatal(err)
+	}
+	if i := p.step(t, Stepped{Job: p.of(p.running("feature", otherHead)), Ask: step.Ask{Prompt: "x", Repository: "octocat/r22"}}); !strings.HasPrefix(i.Note, "pipeline_own_branch: ") {
 		t.Errorf("%s: %s", i.Outcome, i.Note)
 	}
 }

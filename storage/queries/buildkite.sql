@@ -35,9 +35,12 @@ SELECT r.* FROM repositories r JOIN installations i ON i.id = r.installation_id
 WHERE r.id = $1 AND r.removed_at IS NULL AND i.suspended_at IS NULL AND i.deleted_at IS NULL;
 
 -- name: OwnBranch :one
--- Whether a session pushed a branch, or what is built.
-SELECT (EXISTS (SELECT FROM branches b WHERE b.repository_id = sqlc.arg(repository_id) AND b.name = sqlc.arg(branch))
-  OR EXISTS (SELECT FROM branches b WHERE b.repository_id = sqlc.arg(repository_id) AND b.last_sha = sqlc.arg(sha)::text AND b.last_sha <> ''))::boolean AS own;
+-- Whether a session pushed a branch, or what is built. A pipeline may ask for
+-- another repository than the one that it builds, so it is that of no matter which;
+-- somebody's branch that a session pushed to is not among ours.
+SELECT (EXISTS (SELECT FROM branches b WHERE b.name = sqlc.arg(branch))
+  OR EXISTS (SELECT FROM branches b WHERE b.last_sha = sqlc.arg(sha)::text AND b.last_sha <> '')
+  OR EXISTS (SELECT FROM sessions s WHERE s.head_sha = sqlc.arg(sha)::text AND s.head_sha <> ''))::boolean AS own;
 
 -- name: PullOfBranch :one
 -- The pull request that a session opened for a branch; 0: none.
