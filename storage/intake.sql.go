@@ -357,13 +357,15 @@ func (q *Queries) OpenSessionOfIssue(ctx context.Context, arg OpenSessionOfIssue
 const recentIntents = `-- name: RecentIntents :one
 SELECT count(*) AS asked, count(*) FILTER (WHERE outcome = 'denied') AS denied FROM intents
 WHERE repository_id = $1 AND issue_number = $2 AND actor_id = $3
-  AND created_at > now() - $4::integer * interval '1 second'
+  AND (actor_id <> 0 OR actor_login = $4)
+  AND created_at > now() - $5::integer * interval '1 second'
 `
 
 type RecentIntentsParams struct {
 	RepositoryID int64
 	IssueNumber  int32
 	ActorID      int64
+	ActorLogin   string
 	Seconds      int32
 }
 
@@ -373,12 +375,13 @@ type RecentIntentsRow struct {
 }
 
 // What one account asked for in one thread within the last so many seconds, and
-// whether any of it was denied.
+// whether any of it was denied. Pipelines have no number, only what they are called.
 func (q *Queries) RecentIntents(ctx context.Context, arg RecentIntentsParams) (RecentIntentsRow, error) {
 	row := q.db.QueryRowContext(ctx, recentIntents,
 		arg.RepositoryID,
 		arg.IssueNumber,
 		arg.ActorID,
+		arg.ActorLogin,
 		arg.Seconds,
 	)
 	var i RecentIntentsRow

@@ -395,3 +395,23 @@ func TestStepsAreBounded(t *testing.T) {
 		t.Errorf("%d sessions started within a moment, want %d", started, maxWishes)
 	}
 }
+
+// Forks make as many builds as they like: what they ask for is refused, and keeps
+// nobody else from asking. Nor does another pipeline.
+func TestRefusedStepsKeepNobodyFromAsking(t *testing.T) {
+	p := newPiping(t, "", nil)
+	fork := p.bk.AddBuild("web", buildkited.Build{State: "running", Branch: "main", Commit: head, PullRequest: &buildkited.PullRequest{Number: 9, Base: "main", Repository: "git://github.example/hubot/r22"}})
+	for range maxWishes + 2 {
+		p.step(t, Stepped{Job: p.of(fork), Ask: step.Ask{Prompt: "x"}})
+	}
+	b := p.running("main", head)
+	if i := p.step(t, Stepped{Job: p.of(b), Ask: step.Ask{Prompt: "x"}}); i.Outcome != "started" {
+		t.Errorf("%s: %s", i.Outcome, i.Note)
+	}
+	if _, err := p.db.SQL().Exec("UPDATE intents SET outcome = 'replied', actor_login = 'Buildkite acme/api' WHERE outcome = 'denied'"); err != nil {
+		t.Fatal(err)
+	}
+	if i := p.step(t, Stepped{Job: p.of(b), Ask: step.Ask{Prompt: "x"}}); i.Outcome != "started" {
+		t.Errorf("%s: %s", i.Outcome, i.Note)
+	}
+}

@@ -146,14 +146,19 @@ const (
 	loopWindow = 10 * time.Minute
 )
 
-// breakLoop ends a wish that is one too many. Who was never denied is told so
+// breakLoop ends a wish that is one too many. A pipeline is told from others by
+// what it is called. Who was never denied is told so
 // once in a thread and window.
 func (in *Intake) breakLoop(ctx context.Context, w *wish) (stop bool, err error) {
 	n, err := in.o.DB.Q().RecentIntents(ctx, storage.RecentIntentsParams{
-		RepositoryID: w.repo.ID, IssueNumber: int32(w.issue.Number), ActorID: w.actor.ID, Seconds: int32(loopWindow / time.Second),
+		RepositoryID: w.repo.ID, IssueNumber: int32(w.issue.Number), ActorID: w.actor.ID,
+		ActorLogin: storable(w.actor.Login, 100), Seconds: int32(loopWindow / time.Second),
 	})
 	if err != nil {
 		return false, fmt.Errorf("counting what %s asked for: %w", w.actor.Login, err)
+	}
+	if w.piped != nil {
+		n.Asked -= n.Denied // builds of forks are refused, and anybody can make many
 	}
 	if n.Asked <= maxWishes {
 		return false, nil

@@ -25,9 +25,10 @@ SELECT * FROM intents WHERE key = $1;
 
 -- name: RecentIntents :one
 -- What one account asked for in one thread within the last so many seconds, and
--- whether any of it was denied.
+-- whether any of it was denied. Pipelines have no number, only what they are called.
 SELECT count(*) AS asked, count(*) FILTER (WHERE outcome = 'denied') AS denied FROM intents
 WHERE repository_id = sqlc.arg(repository_id) AND issue_number = sqlc.arg(issue_number) AND actor_id = sqlc.arg(actor_id)
+  AND (actor_id <> 0 OR actor_login = sqlc.arg(actor_login))
   AND created_at > now() - sqlc.arg(seconds)::integer * interval '1 second';
 
 -- name: FinishIntent :exec
