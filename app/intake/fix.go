@@ -206,6 +206,10 @@ const (
 	maxReportBytes = 4 << 20
 )
 
+// reportsWanted is how long a repair waits for test reports that the place where
+// they lie does not give. It is not Buildkite's, and may never answer.
+const reportsWanted = 2 * time.Minute
+
 // failed gathers what a failed build says. What cannot be read now is tried again
 // if Buildkite may give it later; what it does not give is said.
 func (in *Intake) failed(ctx context.Context, w *wish) (*agent.FailedBuild, error) {
@@ -213,7 +217,11 @@ func (in *Intake) failed(ctx context.Context, w *wish) (*agent.FailedBuild, erro
 	org, slug, _ := strings.Cut(w.piped.pipeline.Slug, "/")
 	clean := in.o.Redactor.String
 	f := &agent.FailedBuild{Pipeline: w.piped.pipeline.Slug, Number: b.Number, Branch: b.Branch}
-	reports := 0
+	i, err := in.o.DB.Q().IntentByKey(ctx, w.key)
+	if err != nil {
+		return nil, fmt.Errorf("reading an intent: %w", err)
+	}
+	reports := reading{wait: time.Since(i.CreatedAt) < reportsWanted}
 	for i, j := range b.Failed() {
 		one := agent.BuildJob{Name: clean(j.Name), Step: j.StepKey, State: j.State, Command: clean(j.Command)}
 		if j.ExitStatus != nil {
@@ -259,11 +267,17 @@ func again(err error) bool {
 	return errors.Is(err, buildkite.ErrBusy) || errors.Is(err, context.Canceled)
 }
 
+// reading is how the reports of a build are read.
+type reading struct {
+	n    int
+	wait bool // until the place where they lie answers
+}
+
 // failedTests reads the test reports that a job kept.
-func (in *Intake) failedTests(ctx context.Context, w *wish, f *agent.FailedBuild, j buildkite.Job, reports *int) error {
+func (in *Intake) failedTests(ctx context.Context, w *wish, f *agent.FailedBuild, j buildkite.Job, reports *reading) error {
 	b := w.piped.build
 	org, slug, _ := strings.Cut(w.piped.pipeline.Slug, "/")
-	if *reports >= maxReports {
+	if reports.n >= maxReports {
 		return nil
 	}
 	all, err := in.o.Builds.Artifacts(ctx, org, slug, b.Number, j.ID)
@@ -278,11 +292,11 @@ func (in *Intake) failedTests(ctx context.Context, w *wish, f *agent.FailedBuild
 		if !strings.HasSuffix(strings.ToLower(a.Path), ".xml") || a.State != "finished" {
 			continue
 		}
-		if *reports++; *reports > maxReports {
+		if reports.n++; reports.n > maxReports {
 			break
 		}
 		body, err := in.o.Builds.Artifact(ctx, org, slug, b.Number, a, maxReportBytes)
-		if again(err) {
+		if again(err) && reports.wait {
 			return buildError(err)
 		}
 		var failed []string

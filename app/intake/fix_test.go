@@ -309,3 +309,29 @@ func TestFixBuildWithHalfOfIt(t *testing.T) {
 		}
 	}
 }
+
+// An artifact store that does not answer is waited for a while, then the repair
+// begins without its reports.
+func TestFixBuildWithoutItsReports(t *testing.T) {
+	p := newPiping(t, fixing, nil)
+	b := p.broken(buildkited.Build{Branch: "main", Commit: head})
+	p.bk.AddFault(buildkited.Fault{Kind: buildkited.FaultStatus, Status: 503, Count: -1, Path: "/v2/organizations/acme/pipelines/web/builds/*/jobs/*/artifacts/*/download"})
+	s := Stepped{Job: p.of(b), Ask: step.Ask{FixBuild: true}}
+	if _, _, err := p.in.Step(t.Context(), "g", s); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.in.Deliver(t.Context(), "g"); err == nil {
+		t.Fatal("it is not waited for")
+	}
+	if _, err := p.db.SQL().Exec("UPDATE intents SET created_at = created_at - interval '3 minutes'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.in.Deliver(t.Context(), "g"); err != nil {
+		t.Fatal(err)
+	}
+	key, _ := s.Key()
+	i, err := p.db.Q().IntentByKey(t.Context(), key)
+	if err != nil || i.Outcome != "started" || !strings.Contains(p.session(t, i.SessionID.String).Prompt, "one of them could not be read") {
+		t.Errorf("%+v, %v", i, err)
+	}
+}
