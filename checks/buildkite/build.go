@@ -406,8 +406,10 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// cut is valid UTF-8 of at most max bytes.
+// cut is valid UTF-8 of at most max bytes, without the one character that no
+// database takes: a fork names branches and jobs.
 func cut(s string, max int) string {
+	s = strings.ReplaceAll(s, "\x00", "")
 	if len(s) > max {
 		s = s[:max]
 	}

@@ -31,6 +31,14 @@ func TestParseEvent(t *testing.T) {
 	}
 }
 
+// Postgres takes no text that has it.
+func TestNoZeroBytes(t *testing.T) {
+	e, err := ParseEvent("build.finished", []byte(`{"event":"build.finished","build":{"id":"b","number":7,"commit":"a\u0000b","branch":"hubot:\u0000main","jobs":[{"type":"script","name":"\u0000unit"}]}}`))
+	if err != nil || e.Build.Commit != "ab" || e.Build.Branch != "hubot:main" || e.Build.Jobs[0].Name != "unit" {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
+
 func TestKey(t *testing.T) {
 	e, _ := ParseEvent("build.finished", []byte(finished))
 	one := e.Key([]byte(finished))
