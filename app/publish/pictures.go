@@ -80,7 +80,10 @@ func (p *Publisher) screenshot(ctx context.Context, j *job, v wire.VerifyResult,
 		return out, nil
 	}
 	var drawn *image.RGBA
-	if drawn, out.Changed, out.Pixels = picture.Difference(before, after); out.Changed > 0 {
+	switch drawn, out.Changed, out.Pixels = picture.Difference(before, after); {
+	case drawn == nil:
+		out.Words += "The two pictures are of such different sizes that they cannot be compared. "
+	case out.Changed > 0:
 		out.Difference, err = p.putPicture(ctx, j, name+"-difference.png", drawn, add)
 	}
 	return out, err

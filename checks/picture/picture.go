@@ -48,9 +48,14 @@ func Read(body []byte) (*image.RGBA, error) {
 const tolerance = 8
 
 // Difference counts the pixels that differ in two pictures, of all that one of
-// them has, and draws them red over a faded copy of the second.
+// them has, and draws them red over a faded copy of the second. nil: a picture
+// that holds both would be larger than any that is read, as of a very wide and a
+// very high one; pictures of one window are as wide as another.
 func Difference(before, after *image.RGBA) (drawn *image.RGBA, changed, total int) {
 	r := before.Rect.Union(after.Rect)
+	if r.Dx()*r.Dy() > wire.MaxShotPixels {
+		return nil, 0, 0
+	}
 	drawn = image.NewRGBA(r)
 	for y := r.Min.Y; y < r.Max.Y; y++ {
 		for x := r.Min.X; x < r.Max.X; x++ {

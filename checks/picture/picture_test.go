@@ -123,6 +123,14 @@ func TestDifference(t *testing.T) {
 	}
 }
 
+// A wide and a high picture of few pixels each would be drawn as one of many.
+func TestDifferenceIsBounded(t *testing.T) {
+	wide, high := flat(wire.MaxShotWidth, 1, color.White), flat(1, wire.MaxShotHeight, color.White)
+	if drawn, changed, total := Difference(wide, high); drawn != nil || changed != 0 || total != 0 {
+		t.Errorf("%v: %d of %d", drawn.Rect, changed, total)
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	f.Add(head(10, 10, 8, 6))
 	f.Fuzz(func(t *testing.T, body []byte) {
