@@ -45,9 +45,10 @@ The build is annotated, and its meta-data inspect:session is the session's id.
 
 Exit statuses: 0 delivered, or asked for without --wait; 1 the session failed;
 2 flags or configuration; 3 buildkite-agent is not here; 4 refused; 5 the control
-plane does not answer; 10 nothing to deliver, over budget, or our machinery failed;
-11 stopped; 12 the session's time was up; 13 waits for a person and 14 still works
-after --wait-timeout; 130 this step was cancelled, the session goes on.`,
+plane does not answer; 10 nothing to deliver, over budget, our machinery failed,
+or what was delivered is no success (yet); 11 stopped; 12 the session's time was
+up; 13 waits for a person and 14 still works after --wait-timeout; 130 this step
+was cancelled, the session goes on.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if fromPlugin {

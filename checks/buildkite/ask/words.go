@@ -21,7 +21,7 @@ const (
 	Missing     Code = 3   // no buildkite-agent on this machine
 	RefusedCode Code = 4   // the control plane refuses
 	Away        Code = 5   // the control plane does not answer
-	Neutral     Code = 10  // nothing to deliver, over budget, or our machinery failed
+	Neutral     Code = 10  // nothing to deliver, over budget, our machinery failed, or what was delivered is no success
 	Stopped     Code = 11  // somebody stopped it
 	TimedOut    Code = 12  // the session took longer than its limit
 	Waits       Code = 13  // it still waits for a person when the time to wait is up
