@@ -82,7 +82,11 @@ func (r *Reporter) tellBuilds(ctx context.Context, st *story) error {
 		run.Completed = r.clock.Now()
 	}
 	// To say the same twice does no harm.
-	err = st.github.UpdateCheckRun(github.ForSession(ctx, s.ID, step.Key()), st.repo, s.CheckRunID, run)
+	ctx = github.ForSession(ctx, s.ID, step.Key())
+	err = st.github.UpdateCheckRun(ctx, st.repo, s.CheckRunID, run)
+	if errors.Is(err, github.ErrInvalid) { // whoever waits for the check run waits for its conclusion
+		err = st.github.UpdateCheckRun(ctx, st.repo, s.CheckRunID, r.short(run, err))
+	}
 	if errors.Is(err, github.ErrNotFound) || errors.Is(err, github.ErrInvalid) {
 		r.log.Warn("the check run cannot be told of a build", "session", s.ID, "error", err)
 		err = nil

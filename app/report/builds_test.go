@@ -149,6 +149,22 @@ func TestBuildIsToldThroughFaults(t *testing.T) {
 	}
 }
 
+// A text that GitHub refuses does not keep the check run waiting for ever.
+func TestBuildIsToldShortly(t *testing.T) {
+	w := newWorld(t)
+	w.wants(spec.BuildkiteChecks{Builds: spec.BuildsFollow, Required: true})
+	w.delivered()
+	w.report()
+	w.build("passed", 7, true, true)
+	_, err := w.server.AddFault(githubd.Fault{Kind: githubd.FaultStatus, Status: 422, Method: "PATCH", Path: "/repos/*/*/check-runs/*", Count: 1})
+	w.ok(err)
+	w.report()
+	all := w.said()
+	if last := all[len(all)-1]; last["conclusion"] != "success" || !strings.HasPrefix(summaryOf(last), "The full text was refused by GitHub") {
+		t.Errorf("%v", last)
+	}
+}
+
 // A step is told how every session ended, also of one that pushed nothing.
 func TestToldOfEveryEnd(t *testing.T) {
 	for state, want := range map[storage.SessionState]string{

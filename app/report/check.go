@@ -115,9 +115,7 @@ func (r *Reporter) create(ctx context.Context, st *story, name string, run githu
 	ctx = github.ForSession(ctx, s.ID, step.Key())
 	id, err := st.github.CreateCheckRun(ctx, st.repo, run)
 	if errors.Is(err, github.ErrInvalid) {
-		// Better a short report than none.
-		run.Annotations = nil
-		run.Summary, run.Text = "The full text was refused by GitHub: "+redact.Neutralise(redact.OneLine(r.redactor.String(said(err)), 300))+"\n\nThe session's page has it: "+run.DetailsURL, ""
+		run = r.short(run, err)
 		id, err = st.github.CreateCheckRun(ctx, st.repo, run)
 	}
 	if errors.Is(err, github.ErrAmbiguous) {
@@ -131,6 +129,14 @@ func (r *Reporter) create(ctx context.Context, st *story, name string, run githu
 		return 0, fmt.Errorf("create the check run of session %s: %w", s.ID, err)
 	}
 	return id, step.End(ctx, id)
+}
+
+// short is a check run whose full text GitHub refuses: better a short report than
+// none.
+func (r *Reporter) short(run github.CheckRun, refused error) github.CheckRun {
+	run.Annotations = nil
+	run.Summary, run.Text = "The full text was refused by GitHub: "+redact.Neutralise(redact.OneLine(r.redactor.String(said(refused)), 300))+"\n\nThe session's page has it: "+run.DetailsURL, ""
+	return run
 }
 
 // run is the check run as it is sent. Success is said only with a receipt for
