@@ -71,6 +71,9 @@ func (r *Reporter) headCheck(ctx context.Context, st *story) error {
 	// To say the same twice does no harm, so that nothing is looked up first.
 	ctx = github.ForSession(ctx, s.ID, fmt.Sprintf("%s/%.12s", step.Key(), digest))
 	err = st.github.UpdateCheckRun(ctx, st.repo, was.ID, run)
+	if errors.Is(err, github.ErrInvalid) { // of the text, where the run is still there
+		err = st.github.UpdateCheckRun(ctx, st.repo, was.ID, r.short(run, err))
+	}
 	switch {
 	case lost(err):
 		r.log.Info("the check run on the head that is worked on is not there any more", "session", s.ID, "why", err)

@@ -135,6 +135,20 @@ func TestHeadThatIsGone(t *testing.T) {
 	}
 }
 
+// A text that GitHub refuses leaves no run in progress for ever.
+func TestHeadWhoseTextIsRefused(t *testing.T) {
+	w := newWorld(t)
+	w.onPull()
+	w.report()
+	w.to(scheduler.Stopped, "superseded", "hubot pushed.")
+	_, err := w.server.AddFault(githubd.Fault{Kind: githubd.FaultStatus, Status: 422, Method: "PATCH", Path: "/repos/*/*/check-runs/*"})
+	w.ok(err)
+	w.report()
+	if got := w.runs(); len(got) != 1 || !strings.HasPrefix(got[0], "completed neutral Stopped") {
+		t.Errorf("%q", got)
+	}
+}
+
 // What a question's run says is taken back when it is answered: it is newer than
 // the session's own, and GitHub counts the newest.
 func TestAnsweredQuestionIsTakenBack(t *testing.T) {
