@@ -69,6 +69,10 @@ type Options struct {
 // ErrNoEvidence says that a session has no evidence yet.
 var ErrNoEvidence = errors.New("the session has no evidence yet: it is written when it ends or waits for a person")
 
+// ErrUnsearched says that the evidence holds what only people may see who may
+// write to the repository: a pipeline's artifacts have other readers.
+var ErrUnsearched = errors.New("the evidence holds work that was not searched for secrets: people who may write find it on the session's page")
+
 // Door serves all below Path. It has no goroutines of its own.
 type Door struct {
 	o       Options

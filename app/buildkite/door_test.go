@@ -141,6 +141,9 @@ func newWorld(t *testing.T, proof buildkite.Proof) *world {
 			if w.told.Conclusion == "" {
 				return ErrNoEvidence
 			}
+			if w.told.Title == "unsearched" {
+				return ErrUnsearched
+			}
 			tw := tar.NewWriter(to)
 			if err := tw.WriteHeader(&tar.Header{Name: "manifest.json", Mode: 0o644, Size: int64(len(session))}); err != nil {
 				return err
@@ -394,6 +397,10 @@ func TestStateIsOneSessions(t *testing.T) {
 	w.told.Conclusion = ""
 	if status, _ := w.do("GET", path+b.Session+"/evidence", b.Token, nil, nil); status != http.StatusNotFound {
 		t.Errorf("no evidence yet: %d", status)
+	}
+	w.told = Told{Conclusion: "failure", Title: "unsearched"}
+	if status, out := w.do("GET", path+b.Session+"/evidence", b.Token, nil, nil); status != http.StatusForbidden || !strings.Contains(string(out), "not searched for secrets") {
+		t.Errorf("evidence for people who may write: %d", status)
 	}
 	w.clock.Advance(tokenLife + time.Minute)
 	if status, _ := get(b.Session, b.Token); status != http.StatusUnauthorized {

@@ -166,6 +166,8 @@ func (d *Door) evidence(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	case errors.Is(err, ErrNoEvidence):
 		refuse(w, http.StatusNotFound, ErrNoEvidence.Error())
+	case errors.Is(err, ErrUnsearched):
+		refuse(w, http.StatusForbidden, ErrUnsearched.Error())
 	default:
 		d.o.Log.Error("the evidence of a session cannot be read", "session", s.ID, "error", err)
 		refuse(w, http.StatusServiceUnavailable, "the evidence could not be read: ask again")

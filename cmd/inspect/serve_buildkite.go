@@ -3,11 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -22,6 +24,7 @@ import (
 	"inspect/app/report"
 	"inspect/app/webhook"
 	"inspect/checks/buildkite"
+	"inspect/checks/evidence"
 	"inspect/envs/spec"
 	"inspect/scheduler"
 	"inspect/storage"
@@ -170,6 +173,13 @@ func (p buildkiteParts) door() (http.Handler, error) {
 			}
 			if err != nil {
 				return err
+			}
+			var m evidence.Manifest
+			if err := json.Unmarshal(b.manifest, &m); err != nil {
+				return err
+			}
+			if slices.ContainsFunc(m.Files, func(f evidence.File) bool { return f.Name == publish.FileUnsearched }) {
+				return bkdoor.ErrUnsearched
 			}
 			return publish.Export(ctx, to, p.db.Q(), p.blobs, s, b.manifest)
 		},
