@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"inspect/app/github"
+	"inspect/app/policy"
 	"inspect/checks/redact"
 	"inspect/envs/spec"
 	"inspect/envs/wire"
@@ -224,7 +225,8 @@ func TestHostileTemplates(t *testing.T) {
 	}
 }
 
-// What a session changes in CODEOWNERS does not say who reviews it.
+// What a session changes in CODEOWNERS waits for a person, and does not say who
+// reviews it.
 func TestOwnersAreThoseOfTheBase(t *testing.T) {
 	w := newWorld(t)
 	w.ok(w.server.SetPermission(repoName, "hubot", "write"))
@@ -232,6 +234,12 @@ func TestOwnersAreThoseOfTheBase(t *testing.T) {
 	s := w.session(w.changed(func(g gitDir) {
 		w.ok(os.WriteFile(filepath.Join(g.path, "CODEOWNERS"), []byte("* @monalisa\n"), 0o600))
 	}), nil)
+	out, err := w.p.Publish(t.Context(), s)
+	w.ok(err)
+	if out.Ask == nil || out.Ask.Asked.Items[0].Reason != policy.ReasonProtectedPath {
+		t.Fatalf("nobody is asked: %+v", out)
+	}
+	w.approve(s, *out.Ask, "octocat")
 	r := w.deliver(s)
 	if people, _ := w.reviewersOf(r.PullRequest); fmt.Sprint(people) != "[hubot]" {
 		t.Errorf("asked %q", people)

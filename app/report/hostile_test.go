@@ -56,10 +56,13 @@ func TestHostileSize(t *testing.T) {
 	unit := wire.VerifyResult{Name: "unit", Run: "go test -json " + strings.Repeat("😀|`\n", 500), Report: "gotest", ExitCode: 1, Duration: time.Minute, Stdout: "many"}
 	lint := wire.VerifyResult{Name: "lint", Run: "lint", Report: "sarif:l.json", ExitCode: 1, Duration: time.Minute, Stdout: "none", Reports: []wire.ReportFile{{Path: "l.json", SHA256: "sarif"}}}
 	p.files["many"], p.files["sarif"], p.files["none"] = many, sarif, ""
-	// Everything fails on the base as well, so that it is delivered and told of.
-	p.outcome = wire.Outcome{Results: []wire.VerifyResult{unit, lint}, Base: &wire.Column{Results: []wire.VerifyResult{unit, lint}}, BaseTests: &wire.Column{Same: true}}
+	// All that fails does on the base as well, and one command is mended, so that it is delivered.
+	mended := wire.VerifyResult{Name: "mended", Run: "make", Duration: time.Minute, Stdout: "none"}
+	broken := mended
+	broken.ExitCode = 2
+	p.outcome = wire.Outcome{Results: []wire.VerifyResult{unit, lint, mended}, Base: &wire.Column{Results: []wire.VerifyResult{unit, lint, broken}}, BaseTests: &wire.Column{Same: true}}
 	m := p.manifest(t)
-	if m.Verdict.Kind != evidence.NoNew || m.Verdict.Standing != 1_202 || m.Verdict.Passed != 8_800 {
+	if m.Verdict.Kind != evidence.NoNew || m.Verdict.Standing != 1_202 || m.Verdict.Passed != 8_801 {
 		t.Fatalf("%s, %d standing, %d pass: %s", m.Verdict.Kind, m.Verdict.Standing, m.Verdict.Passed, m.Verdict.Words)
 	}
 	m.Change.Files = []evidence.ChangedFile{{Path: odd, Added: 1}}
@@ -77,7 +80,7 @@ func TestHostileSize(t *testing.T) {
 		w.report()
 		runs, err := w.server.CheckRuns(repoName)
 		w.ok(err)
-		if len(runs) != 1 || runs[0].Conclusion != "neutral" || runs[0].Title != "no new failures: 1202 fail on the base too, 8800 pass, +0 −0 in 1 file" {
+		if len(runs) != 1 || runs[0].Conclusion != "neutral" || runs[0].Title != "no new failures: 1202 fail on the base too, fixed 1, 8801 pass, +0 −0 in 1 file" {
 			t.Fatalf("%d runs: %s %q", len(runs), runs[0].Conclusion, runs[0].Title)
 		}
 		if n, err := w.client().CountAnnotations(t.Context(), w.githubRepo(), w.head, id); err != nil || n != 250 {

@@ -167,10 +167,9 @@ func TestTenSessions(t *testing.T) {
 			p.change.Entries = []policy.Entry{changedFile("src/cart.js")}
 		}, render.Success, "1 flaky, 3 pass", []string{"own commands pass in a clean clone"}},
 		{"good-failed-before", func(p *prepared) {
-			bad := junit("adds", "removes!", "totals")
-			p.outcome = wire.Outcome{Results: []wire.VerifyResult{p.ran(1, bad)}, Base: cols(p.ran(1, bad)), BaseTests: same}
+			p.outcome = wire.Outcome{Results: []wire.VerifyResult{p.ran(1, junit("adds", "removes!", "totals"))}, Base: cols(p.ran(1, junit("adds!", "removes!", "totals"))), BaseTests: same}
 			p.change.Entries = []policy.Entry{changedFile("src/cart.js")}
-		}, render.Neutral, "no new failures: 1 fails on the base too, 2 pass", []string{"1 failure, on the base as well", "cart removes"}},
+		}, render.Neutral, "no new failures: 1 fails on the base too, fixed 1, 2 pass", []string{"1 failure, on the base as well", "cart removes"}},
 		{"bad-test-deleted", func(p *prepared) {
 			p.outcome = wire.Outcome{Results: []wire.VerifyResult{p.ran(0, junit("adds", "removes"))}, Base: cols(p.ran(1, junit("adds", "removes", "totals!"))), BaseTests: cols(p.ran(1, junit("adds", "removes", "totals!")))}
 			p.change.Entries = []policy.Entry{changedFile("src/cart.test.js")}

@@ -18,8 +18,8 @@ const (
 	// Doubtful: the commands ended well, and something about what they showed is
 	// for a person to accept first. See Verdict.Doubts.
 	Doubtful = "doubtful"
-	// NoNew: some commands fail, and what fails of them fails on the base in the
-	// same way. It shows no more than that: never a success either.
+	// NoNew: something is fixed, and what still fails fails on the base in the same
+	// way. It shows no more than that: never a success either.
 	NoNew = "no_new_failures"
 )
 
@@ -203,7 +203,7 @@ func (j *Judgement) decide() {
 	switch {
 	case len(j.Checks) == 0:
 		v.Kind, v.Words = Nothing, "no verify command is declared, so nothing shows that the change works"
-	case len(bad) > 0 && len(v.Doubts) == 0 && j.standing():
+	case len(bad) > 0 && len(v.Doubts) == 0 && v.Fixed > 0 && j.standing(): // who mends nothing has failed, whatever was broken before
 		v.Kind, v.Words = NoNew, "what fails, fails on the base in the same way: "+bad[0]
 		if len(bad) > 1 {
 			v.Words += fmt.Sprintf("; %s more", plural(len(bad)-1, "command", "commands"))

@@ -271,8 +271,17 @@ func TestNoNewFailures(t *testing.T) {
 		"a new finding":                           {lint(1, "R1", "R3"), column(lint(1, "R2", "R1")), Failed, 0, 0},
 		"no finding":                              {lint(1), column(lint(1)), Failed, 0, 0},
 	} {
-		v := w.judge(wire.Outcome{Results: []wire.VerifyResult{c.result}, Base: c.base, BaseTests: same}).Verdict
-		if v.Kind != c.kind || v.Standing != c.stands || len(v.Stands) != c.stands || v.Kind == NoNew && v.Fixed != c.fixed {
+		if v := w.judge(wire.Outcome{Results: []wire.VerifyResult{c.result}, Base: c.base, BaseTests: same}).Verdict; c.fixed == 0 && v.Kind == NoNew {
+			t.Errorf("%s: nothing was mended, and it is no failure", name)
+		}
+		mended := func(code int) wire.VerifyResult {
+			return wire.VerifyResult{Name: "mended", Run: "make", ExitCode: code, Duration: time.Second}
+		}
+		if c.base != nil {
+			c.base = &wire.Column{Results: append(slices.Clone(c.base.Results), mended(1)), Words: c.base.Words}
+		}
+		v := w.judge(wire.Outcome{Results: []wire.VerifyResult{c.result, mended(0)}, Base: c.base, BaseTests: same}).Verdict
+		if v.Kind != c.kind || v.Standing != c.stands || len(v.Stands) != c.stands || v.Kind == NoNew && v.Fixed != c.fixed+1 {
 			t.Errorf("%s: %+v", name, v)
 		}
 	}
