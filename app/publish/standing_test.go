@@ -20,7 +20,8 @@ const goTestFails = `{"Action":"run","Package":"example/calc","Test":"TestOld"}
 {"Action":"fail","Package":"example/calc","Elapsed":0.1}
 `
 
-// A result is delivered whose failures are the base's, and only then.
+// A result that mends something is delivered if its failures are the base's, and
+// only then.
 func TestFailuresOfTheBaseDoNotHoldBack(t *testing.T) {
 	w := newWorld(t)
 	ran := func(id, report string) wire.VerifyResult {
@@ -33,7 +34,9 @@ func TestFailuresOfTheBaseDoNotHoldBack(t *testing.T) {
 	}
 	w.refused(session(strings.ReplaceAll(goTestFails, "TestOld", "TestOther"), goTestFails), scheduler.ReasonVerifyFailed, "1 of 2 tests failed")
 
-	s := session(goTestFails, goTestFails)
+	w.refused(session(goTestFails, goTestFails), scheduler.ReasonVerifyFailed, "1 of 2 tests failed") // mends nothing
+
+	s := session(strings.ReplaceAll(goTestFails, `"pass"`, `"fail"`), goTestFails)
 	r := w.deliver(s)
 	if r.PullRequest == 0 {
 		t.Errorf("%+v", r)

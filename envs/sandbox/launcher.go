@@ -192,6 +192,9 @@ func (l *Launcher) place(program, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if _, err := os.Stat(at); err != nil {
+		return "", fmt.Errorf("find the %s program: %w", name, err)
+	}
 	if l.opt.RunDir != "" {
 		dir, err := filepath.Abs(l.opt.RunDir)
 		if err != nil {
