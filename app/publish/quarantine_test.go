@@ -7,43 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
+	"inspect/envs/sandbox/sandboxtest"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/wire"
 )
 
-// initDir has the program that the sandboxes of these tests are started with: this
-// binary would take five times as long to begin, twice for each command of git's.
-var initDir string
-
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "inspect-publish-")
-	if err != nil {
-		panic(err)
-	}
-	initDir = dir
-	code := m.Run()
-	_ = os.RemoveAll(dir)
-	os.Exit(code)
-}
-
-// initProgram builds it, once.
-var initProgram = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(initDir, "inspect-init")
-	if out, err := exec.Command("go", "build", "-ldflags=-w", "-o", path, "inspect/cmd/inspect-init").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build inspect-init: %w: %s", err, out)
-	}
-	return path, nil
-})
+func TestMain(m *testing.M) { os.Exit(sandboxtest.Main(m).Run()) }
 
 // launchers numbers the cgroups of this test binary.
 var launchers atomic.Int64
@@ -55,12 +32,8 @@ type sandboxed struct {
 
 func newSandboxed(t testing.TB) *sandboxed {
 	t.Helper()
-	program, err := initProgram()
-	if err != nil {
-		t.Fatal(err)
-	}
 	l, err := sandbox.New(sandbox.Options{
-		Binary: program, RunDir: openDir(t), CgroupRoot: fmt.Sprintf("/inspect-publish-test-%d-%d", os.Getpid(), launchers.Add(1)),
+		Binary: sandboxtest.Init(t), RunDir: openDir(t), CgroupRoot: fmt.Sprintf("/inspect-publish-test-%d-%d", os.Getpid(), launchers.Add(1)),
 		UID: 65534, GID: 65534, BestEffort: true,
 	})
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"inspect/envs/sandbox"
+	"inspect/envs/sandbox/sandboxtest"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/wire"
 )
@@ -104,11 +105,9 @@ func insideBox(t *testing.T, allow []string, resolve *names, files map[string][]
 	for name, content := range files {
 		must(t, os.WriteFile(filepath.Join(work, name), content, 0o644))
 	}
-	self, err := os.Executable()
-	must(t, err)
 	root := fmt.Sprintf("/inspect-egress-test-%d", os.Getpid())
 	launcher, err := sandbox.New(sandbox.Options{
-		Binary: self, RunDir: filepath.Join(dir, "run"), CgroupRoot: root, UID: uid, GID: gid, BestEffort: os.Getuid() != 0,
+		Binary: sandboxtest.Init(t), RunDir: filepath.Join(dir, "run"), CgroupRoot: root, UID: uid, GID: gid, BestEffort: os.Getuid() != 0,
 	})
 	must(t, err)
 	t.Cleanup(func() { must(t, launcher.Close()) })

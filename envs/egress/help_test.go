@@ -27,20 +27,18 @@ import (
 
 	"go.uber.org/goleak"
 
-	"inspect/envs/sandbox/inside"
+	"inspect/envs/sandbox/sandboxtest"
 	"inspect/envs/wire"
 )
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
-		case "sandbox-init":
-			os.Exit(inside.Main(os.Args[2:]))
 		case Command:
 			os.Exit(Main(os.Args[2:]))
 		}
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(sandboxtest.Main(m))
 }
 
 func must(t testing.TB, err error) {

@@ -21,19 +21,13 @@ import (
 	"testing"
 
 	"inspect/envs/sandbox"
-	"inspect/envs/sandbox/inside"
+	"inspect/envs/sandbox/sandboxtest"
 	"inspect/envs/snapshot"
 	dirstore "inspect/envs/snapshot/dir"
 	"inspect/envs/wire"
 )
 
-// The test binary is its sandboxes' init as well.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "sandbox-init" {
-		os.Exit(inside.Main(os.Args[2:]))
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(sandboxtest.Main(m).Run()) }
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -51,10 +45,8 @@ func newStore(t *testing.T) *Store {
 	for _, d := range []string{dir, filepath.Dir(dir)} {
 		must(t, os.Chmod(d, 0o711))
 	}
-	self, err := os.Executable()
-	must(t, err)
 	l, err := sandbox.New(sandbox.Options{
-		Binary: self, RunDir: filepath.Join(dir, "run"), CgroupRoot: fmt.Sprintf("/inspect-image-test-%d", os.Getpid()), UID: testUID, GID: testUID, BestEffort: true,
+		Binary: sandboxtest.Init(t), RunDir: filepath.Join(dir, "run"), CgroupRoot: fmt.Sprintf("/inspect-image-test-%d", os.Getpid()), UID: testUID, GID: testUID, BestEffort: true,
 	})
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Close()) })

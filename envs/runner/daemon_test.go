@@ -66,8 +66,21 @@ func newRealNode(t *testing.T, w *world) *realNode {
 	if _, err := hostGit("/", "git", "clone", "-q", "--bare", w.sample.mirror, mirror); err != nil {
 		t.Fatal(err)
 	}
+	r.prepare(t) // before there is a daemon, which would take what is half made for what a dead one left
 	r.start(t)
-	base, err := r.store.Prepare(t.Context(), "snap-1", "")
+	t.Cleanup(func() { r.stop(t, node.ErrStopAll) })
+	return r
+}
+
+// prepare makes the snapshot that sessions start from.
+func (r *realNode) prepare(t *testing.T) {
+	t.Helper()
+	store, err := dir.Open(dir.Options{Root: r.root, Owner: "installation-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	base, err := store.Prepare(t.Context(), "snap-1", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,14 +88,12 @@ func newRealNode(t *testing.T, w *world) *realNode {
 	if os.Geteuid() == 0 {
 		script += `; chown -R ` + strconv.Itoa(testUID) + `:` + strconv.Itoa(testUID) + ` "$2/work" "$2/home"`
 	}
-	if _, err := hostGit("/", "sh", "-c", script, "sh", w.sample.snapshot, base.Path); err != nil {
+	if _, err := hostGit("/", "sh", "-c", script, "sh", r.w.sample.snapshot, base.Path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.store.Snapshot(t.Context(), "snap-1", "snap-1", snapshot.Meta{Environment: "env-7-1", Generation: 1, Commit: w.sample.first}); err != nil {
+	if _, err := store.Snapshot(t.Context(), "snap-1", "snap-1", snapshot.Meta{Environment: "env-7-1", Generation: 1, Commit: r.w.sample.first}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { r.stop(t, node.ErrStopAll) })
-	return r
 }
 
 // start starts a daemon; it goes on where an earlier one was.

@@ -18,20 +18,18 @@ import (
 
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
-	"inspect/envs/sandbox/inside"
+	"inspect/envs/sandbox/sandboxtest"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/shot"
 	"inspect/envs/wire"
 	"inspect/fixtures/scripted"
 )
 
-// TestMain lets the test binary be the init of its sandboxes and, in them, the
+// TestMain lets the test binary be what commands in its sandboxes can call, and the
 // scripted agent.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
-		case "sandbox-init":
-			os.Exit(inside.Main(os.Args[2:]))
 		case shot.Command:
 			os.Exit(shot.Main(os.Args[2:], os.Stdout, os.Stderr))
 		case "scripted":
@@ -51,7 +49,7 @@ func runTests(m *testing.M) int {
 		panic(err)
 	}
 	theDir = dir
-	code := m.Run()
+	code := sandboxtest.Main(m).Run()
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -92,7 +90,7 @@ func theLauncher(t *testing.T) *sandbox.Launcher {
 			t.Fatal(err)
 		}
 		launchers[tier], err = sandbox.New(sandbox.Options{
-			Binary: exe, Tool: exe, RunDir: filepath.Join(theDir, "run"), CgroupRoot: cgroupRoot,
+			Binary: sandboxtest.Init(t), Tool: exe, RunDir: filepath.Join(theDir, "run"), CgroupRoot: cgroupRoot,
 			UID: testUID, GID: testUID, BestEffort: os.Geteuid() != 0, Tier: tier, Runsc: runsc(),
 		})
 		if err != nil {
@@ -346,7 +344,7 @@ func newWorld(t *testing.T, flags ...string) *world {
 		BaseBranch: "main", BaseSHA: s.second, SnapshotID: "snap-1", SnapshotCommit: s.first, Environment: "env-7-1",
 		Prompt: "make the state good", AuthorName: "inspect[bot]", AuthorEmail: "1+inspect[bot]@users.noreply.github.com",
 		Harness: wire.Harness{Kind: "command", Label: "scripted", Command: append([]string{
-			sandbox.InitPath, "scripted", "--edit", "state.txt", "--replace", "bad", "--with", "good", "--test", checkLine,
+			sandbox.ToolPath, "scripted", "--edit", "state.txt", "--replace", "bad", "--with", "good", "--test", checkLine,
 		}, flags...)},
 		Verify:       []wire.Verify{{Name: "state", Run: checkLine + "; echo fine; echo careful >&2", Report: "exit"}},
 		Limits:       wire.Limits{OutputBytes: 1 << 20},

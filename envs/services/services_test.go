@@ -23,19 +23,13 @@ import (
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
 	"inspect/envs/sandbox/dialer"
-	"inspect/envs/sandbox/inside"
+	"inspect/envs/sandbox/sandboxtest"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/spec"
 	"inspect/envs/wire"
 )
 
-// TestMain lets the test binary be the sandbox's init.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "sandbox-init" {
-		os.Exit(inside.Main(os.Args[2:]))
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(sandboxtest.Main(m)) }
 
 // hurried is a clock on which a second and more pass twenty times as fast.
 type hurried struct{}
@@ -81,10 +75,8 @@ func newBox(t *testing.T, clock proc.Clock) *box {
 	if uid == 0 {
 		uid, gid = 64322, 64322
 	}
-	exe, err := os.Executable()
-	must(t, err)
 	l, err := sandbox.New(sandbox.Options{
-		Binary: exe, RunDir: filepath.Join(tmp, "run"), CgroupRoot: "/inspect-test-services-" + filepath.Base(tmp),
+		Binary: sandboxtest.Init(t), RunDir: filepath.Join(tmp, "run"), CgroupRoot: "/inspect-test-services-" + filepath.Base(tmp),
 		UID: uid, GID: gid, BestEffort: os.Getuid() != 0,
 	})
 	must(t, err)

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"inspect/envs/sandbox"
-	"inspect/envs/sandbox/inside"
+	"inspect/envs/sandbox/sandboxtest"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/wire"
 )
@@ -46,15 +46,12 @@ var (
 	userID   = os.Getuid()
 )
 
-// Main is for TestMain: it lets the test binary be the init of the sandboxes.
+// Main is for TestMain.
 func Main(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "sandbox-init" {
-		os.Exit(inside.Main(os.Args[2:]))
-	}
-	os.Exit(run(m))
+	os.Exit(run(sandboxtest.Main(m)))
 }
 
-func run(m *testing.M) int {
+func run(m sandboxtest.M) int {
 	dir, err := os.MkdirTemp("/tmp", "inspect-harness-test-")
 	if err != nil {
 		panic(err)
@@ -79,12 +76,9 @@ func launch(t testing.TB) *sandbox.Launcher {
 	if launcher != nil {
 		return launcher
 	}
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	var err error
 	launcher, err = sandbox.New(sandbox.Options{
-		Binary: exe, RunDir: filepath.Join(runDir, "run"), CgroupRoot: fmt.Sprintf("/inspect-test-%d", os.Getpid()),
+		Binary: sandboxtest.Init(t), RunDir: filepath.Join(runDir, "run"), CgroupRoot: fmt.Sprintf("/inspect-test-%d", os.Getpid()),
 		UID: userID, GID: userID, BestEffort: !root,
 	})
 	if err != nil {

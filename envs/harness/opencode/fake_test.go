@@ -20,6 +20,7 @@ import (
 	"inspect/envs/harness/harnesstest"
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
+	"inspect/envs/sandbox/sandboxtest"
 	"inspect/envs/sandbox/stream"
 )
 
@@ -234,16 +235,16 @@ func (f *fake) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// host runs commands on this machine, and connections as the test binary.
+// host runs commands on this machine, and connections as the init does.
 type host struct{ harnesstest.Host }
 
 func (h host) Run(ctx context.Context, e stream.Exec) (stream.Exit, error) {
 	if e.Argv[0] == sandbox.InitPath {
-		exe, err := os.Executable()
+		program, err := sandboxtest.Program()
 		if err != nil {
 			return stream.Exit{}, err
 		}
-		e.Argv = append([]string{exe}, e.Argv[1:]...)
+		e.Argv = append([]string{program}, e.Argv[1:]...)
 	}
 	return h.Host.Run(ctx, e)
 }
