@@ -127,6 +127,15 @@ func reopen(ctx context.Context, tx *storage.Tx, p Point, who string, anew bool,
 		at = pqtype.NullRawMessage{RawMessage: encode(from), Valid: true}
 	case anew && IsPointError(err):
 		words = fmt.Sprintf("Begins anew, as %s asked: nothing is kept of what was done.", clip(who, 100))
+		if first, ok, ferr := startFrom(row); ferr != nil {
+			return row, ferr
+		} else if ok && first.Session != row.ID {
+			// A fork begins where the other session was, and its clone is held again.
+			if err := q.HoldAttempt(ctx, storage.HoldAttemptParams{SessionID: first.Session, Generation: int32(first.Generation), Until: now.Add(forkHold)}); err != nil {
+				return row, fmt.Errorf("holding the clone of session %s: %w", first.Session, err)
+			}
+			at = row.StartFrom
+		}
 	default:
 		return row, err
 	}
@@ -269,8 +278,7 @@ func (s *Scheduler) forkable(ctx context.Context, q *storage.Queries, sess stora
 
 // unchangedTurn notes that a turn of an attempt is over in which nothing was
 // committed: whoever returns to it finds the work of the turn before, or what the
-// attempt began with. Of a fork that has not committed anything yet there is only
-// the clone's own state, which is not noted.
+// attempt began with.
 func unchangedTurn(ctx context.Context, q *storage.Queries, sess storage.Session, a storage.Attempt, turn wire.Turn, now time.Time) error {
 	b, err := q.BundleBeforeTurn(ctx, storage.BundleBeforeTurnParams{SessionID: a.SessionID, Generation: a.Generation, Turn: int32(turn.Turn)})
 	if storage.IsMissing(err) {
@@ -281,8 +289,6 @@ func unchangedTurn(ctx context.Context, q *storage.Queries, sess storage.Session
 		b = storage.Bundle{Tip: turn.Tip}
 	case err != nil:
 		return fmt.Errorf("looking for the work before turn %d of session %s: %w", turn.Turn, sess.ID, err)
-	case b.Generation == 0:
-		return nil
 	}
 	if err := q.InsertUnchangedTurn(ctx, storage.InsertUnchangedTurnParams{
 		SessionID: a.SessionID, Generation: a.Generation, Turn: int32(turn.Turn), Sha256: b.Sha256, Bytes: b.Bytes, Tip: b.Tip, CreatedAt: now,
@@ -306,4 +312,28 @@ func lastWork(ctx context.Context, q *storage.Queries, sess storage.Session, gen
 		from.Generation = 0
 	}
 	return q.GetBundleAt(ctx, storage.GetBundleAtParams{SessionID: sess.ID, Generation: int32(from.Generation), Turn: int32(from.Turn)})
+}
+
+// adopt copies the work that a fork begins with from the session it is a fork of:
+// from then on it is the fork's own, like all that it uploads.
+func (s *Scheduler) adopt(ctx context.Context, sess storage.Session, b storage.Bundle) error {
+	if b.Generation != 0 || b.Sha256 == "" {
+		return nil
+	}
+	if _, err := s.o.Blobs.Size(ctx, sess.ID, b.Sha256); !errors.Is(err, storage.ErrBlobMissing) {
+		return err
+	}
+	from, _, err := startFrom(sess)
+	if err != nil {
+		return err
+	}
+	work, err := s.o.Blobs.Get(ctx, from.Session, b.Sha256)
+	if err != nil {
+		return fmt.Errorf("reading the work that session %s is a fork of: %w", sess.ID, err)
+	}
+	defer work.Close()
+	if _, err := s.o.Blobs.PutNamed(ctx, sess.ID, b.Sha256, work, wire.MaxBundleBytes); err != nil {
+		return fmt.Errorf("copying the work that session %s is a fork of: %w", sess.ID, err)
+	}
+	return nil
 }

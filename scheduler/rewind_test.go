@@ -368,3 +368,63 @@ func TestTurnsWithoutACommit(t *testing.T) {
 		t.Errorf("%+v, %v", n, err)
 	}
 }
+
+// A fork that commits nothing in its own first turn can be returned to all the
+// same, and forked in its turn: it has the work it began with itself.
+func TestAForkWithoutACommit(t *testing.T) {
+	ctx := context.Background()
+	w := newWorld(t)
+	w.o.Limits.Total = 9
+	s := w.scheduler()
+	src := w.worked(s)
+	began := func(id string) (wire.Spec, Runner) {
+		t.Helper()
+		w.says(s, true)
+		sp, r := w.begun(s, id)
+		if sp.Resume == nil || w.read(s, r, sp.Resume.SHA256) != "two" {
+			t.Fatalf("%s goes on from %+v", id, sp.Resume)
+		}
+		return sp, r
+	}
+	f, err := w.fork(Point{Session: src.ID, Turn: 2}, spec.Harness{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	retry := func() {
+		t.Helper()
+		if err := w.db.InTx(ctx, func(tx *storage.Tx) error {
+			_, err := Retry(ctx, tx, Point{Session: f.ID}, "monalisa", w.clock.Now())
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// It ends before its first turn is over: begun anew it is the same fork.
+	_, r := began(f.ID)
+	w.outcome(s, r, wire.OutcomeFailed)
+	w.look(s, f.ID)
+	retry()
+	_, r = began(f.ID)
+	w.turn(s, r, 1, 1)
+	w.outcome(s, r, wire.OutcomeFailed)
+	w.look(s, f.ID)
+	if n, err := w.db.Q().NewestBundle(ctx, f.ID); err != nil {
+		t.Error(err)
+	} else if _, err := w.o.Blobs.Size(ctx, f.ID, n.Sha256); err != nil {
+		t.Errorf("its work is not in its own evidence: %v", err)
+	}
+	if _, err := w.rewind(Point{Session: f.ID, Generation: 2, Turn: 1}); err != nil {
+		t.Fatal(err)
+	}
+	sp, r := began(f.ID)
+	if sp.Resume.Generation != 2 || sp.Resume.Turn != 1 {
+		t.Errorf("it goes on from %+v", sp.Resume)
+	}
+	w.outcome(s, r, wire.OutcomeFailed)
+	w.look(s, f.ID)
+	second, err := w.fork(Point{Session: f.ID, Turn: 1}, spec.Harness{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began(second.ID)
+}

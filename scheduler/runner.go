@@ -125,6 +125,12 @@ func (s *Scheduler) spec(ctx context.Context, sess storage.Session, a storage.At
 		return wire.Spec{}, err
 	}
 	b, err := lastWork(ctx, q, sess, a.Generation)
+	if err == nil {
+		err = s.adopt(ctx, sess, b)
+	}
+	if err != nil && !storage.IsMissing(err) {
+		return wire.Spec{}, err
+	}
 	if a.Fork.Valid {
 		err = json.Unmarshal(a.Fork.RawMessage, &out.Fork)
 	} else if err == nil {
@@ -452,15 +458,10 @@ func (s *Scheduler) Bundle(ctx context.Context, r Runner, sum string) (io.ReadCl
 	if err != nil {
 		return nil, s.unavailable(ctx, missingAs(err, none))
 	}
-	of := r.Session
-	if b.Generation == 0 { // a fork begins with what is another session's
-		from, _, err := startFrom(sess)
-		if err != nil {
-			return nil, s.unavailable(ctx, err)
-		}
-		of = from.Session
+	if err := s.adopt(ctx, sess, b); err != nil {
+		return nil, s.unavailable(ctx, err)
 	}
-	rc, err := s.o.Blobs.Get(ctx, of, sum)
+	rc, err := s.o.Blobs.Get(ctx, r.Session, sum)
 	if errors.Is(err, storage.ErrBlobMissing) {
 		return nil, none
 	}
