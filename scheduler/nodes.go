@@ -295,7 +295,7 @@ func (s *Scheduler) withWork(ctx context.Context, node string, id int64, fn func
 
 // Offer publishes a verified snapshot in one transaction, see publish.
 func (s *Scheduler) Offer(ctx context.Context, node string, o wire.SnapshotOffer) error {
-	if len(o.Phases) > 20 || o.Bytes < 0 || len(o.Store) > 40 {
+	if len(o.Phases) > wire.MaxPhases || o.Bytes < 0 || len(o.Store) > 40 {
 		return refuse(codeBadRequest, "the offer is malformed")
 	}
 	phases, err := audit.Canonical(encode(o.Phases))

@@ -18,7 +18,7 @@ type dataFlags struct {
 }
 
 func (d *dataFlags) flags(f *pflag.FlagSet) {
-	f.StringVar(&d.data, "data", "/var/lib/inspect", "data directory of `inspect serve`")
+	f.StringVar(&d.data, "data", "/var/lib/inspect", "data directory of inspect serve")
 	f.StringVar(&d.postgresURL, "postgres-url", "", "database, if it is not the private one in the data directory")
 }
 

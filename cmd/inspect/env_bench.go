@@ -13,6 +13,7 @@ import (
 func benchCommand() *cobra.Command {
 	var o try.BenchOptions
 	var c tryFlags
+	var store storeFlags
 	cmd := &cobra.Command{
 		Use:   "bench [--repo PATH]",
 		Short: "Measure how soon an environment is ready, with nothing there and from its snapshot",
@@ -20,7 +21,8 @@ func benchCommand() *cobra.Command {
 ready for an agent: with nothing there (clone, setup, services, load), and from its
 snapshot (restore, drift, services). Each run has a mirror, a snapshot and a session
 of its own; medians are shown, in milliseconds. Like inspect try it needs no GitHub
-and leaves the repository as it is.`,
+and leaves the repository as it is. With --store zfs the snapshot is one of that pool; what
+was made there is removed again, also what a killed run with the same --data has left.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Runs < 1 || o.Runs > 100 {
@@ -29,6 +31,12 @@ and leaves the repository as it is.`,
 			if o.Behind < 0 {
 				return usagef("--behind: expected a number of commits, but found %d", o.Behind)
 			}
+			if err := store.check(); err != nil {
+				return err
+			}
+			if store.Kind == storeZFS && o.Data == "" {
+				return usagef("--store zfs needs --data DIRECTORY: what a killed run leaves in the pool is known by what is in it")
+			}
 			if err := c.complete(cmd, &o.Options); err != nil {
 				return err
 			}
@@ -36,7 +44,7 @@ and leaves the repository as it is.`,
 			if err != nil {
 				return err
 			}
-			o.Provide, o.Open = p.provide, houses(gateway.Config{}, c.tier)
+			o.Provide, o.Open = p.provide, houses(gateway.Config{}, c.tier, store)
 			o.Stdout, o.Progress = os.Stdout, os.Stderr
 			again, done := interrupts()
 			defer done()
@@ -61,6 +69,7 @@ and leaves the repository as it is.`,
 	f.StringSliceVar(&o.Expose, "expose", nil, "further directories of this machine that sandboxes may read")
 	f.StringVar(&o.Limits, "limits", "", "enforce or best-effort (default: enforce as root)")
 	c.tier.flags(f)
+	store.flags(f)
 	f.BoolVar(&o.JSON, "json", false, "print JSON")
 	return cmd
 }

@@ -96,6 +96,7 @@ type nodeStatus struct {
 	Node    string     `json:"node"`
 	Seen    *time.Time `json:"seen,omitempty"`
 	Store   string     `json:"store,omitempty"`
+	Turns   bool       `json:"keeps_turns"` // rewind and fork find a clone as it was after a turn
 	Total   int64      `json:"total_bytes,omitempty"`
 	Free    int64      `json:"free_bytes,omitempty"`
 	Refuses string     `json:"refuses,omitempty"` // why it takes nothing now
@@ -247,7 +248,7 @@ func readNodes(ctx context.Context, q *storage.Queries) (out []nodeStatus, state
 		_ = json.Unmarshal(r.State, &st) // one that said nothing yet has none
 		states[r.Name] = st
 		out = append(out, nodeStatus{
-			Node: r.Name, Seen: moment(r.SeenAt), Store: st.Store, Total: st.TotalBytes, Free: st.FreeBytes, Refuses: st.Refuses, Drains: r.Draining, Clones: len(st.Clones),
+			Node: r.Name, Seen: moment(r.SeenAt), Store: st.Store, Turns: st.Forks, Total: st.TotalBytes, Free: st.FreeBytes, Refuses: st.Refuses, Drains: r.Draining, Clones: len(st.Clones),
 		})
 	}
 	return out, states, nil
@@ -383,14 +384,17 @@ func (s envStatus) print(w io.Writer, now time.Time) error {
 	}
 	line("")
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NODE\tSEEN\tSTORE\tIN USE\tCLONES\tTAKES SESSIONS")
+	fmt.Fprintln(t, "NODE\tSEEN\tSTORE\tKEEPS TURNS\tIN USE\tCLONES\tTAKES SESSIONS")
 	for _, n := range s.Nodes {
-		seen, use, takes := "never", "-", "yes"
+		seen, turns, use, takes := "never", "no", "-", "yes"
 		if n.Seen != nil {
 			seen = render.Duration(now.Sub(*n.Seen)) + " ago"
 		}
 		if n.Total > 0 {
 			use = fmt.Sprintf("%d %% of %s", (n.Total-n.Free)*100/n.Total, render.Bytes(n.Total))
+		}
+		if n.Turns {
+			turns = "yes"
 		}
 		if n.Drains {
 			takes = "no: it is draining"
@@ -398,7 +402,7 @@ func (s envStatus) print(w io.Writer, now time.Time) error {
 		if n.Refuses != "" {
 			takes = "no: " + cell(n.Refuses)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", n.Node, seen, cell(n.Store), use, n.Clones, takes)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", n.Node, seen, cell(n.Store), turns, use, n.Clones, takes)
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -480,9 +484,10 @@ func (t takenStatus) print(line func(string, ...any)) {
 
 // byPhase orders the phases of a refresh as they come.
 func byPhase(a, b string) int {
-	order := []string{"fetch", "clone", "sync", "checkout", "setup", "services", "load", "stop", "scan", "fsck", "secrets", "snapshot", "proof"}
+	order := []string{"image", "fetch", "clone", "sync", "checkout", "setup", "services", "load", "stop", "scan", "fsck", "secrets", "snapshot", "proof"}
 	at := func(s string) int {
-		if i := slices.Index(order, s); i >= 0 {
+		first, _, _ := strings.Cut(s, " ") // the lines of setup stand behind it
+		if i := slices.Index(order, first); i >= 0 {
 			return i
 		}
 		return len(order)

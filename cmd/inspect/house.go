@@ -39,14 +39,14 @@ type house struct {
 	undo       []func() // what takes it down, newest last
 }
 
-// houses builds houses with the given models and sandboxes.
-func houses(models gateway.Config, tier tierFlags) try.Opener {
+// houses builds houses with the given models, sandboxes and store.
+func houses(models gateway.Config, tier tierFlags, store storeFlags) try.Opener {
 	return func(ctx context.Context, o try.HouseOptions) (*try.House, error) {
 		h := &house{
 			ctx: context.WithoutCancel(ctx), failed: make(chan error, 8),
 			log: slog.New(slog.NewTextHandler(o.Log, nil)), pricesAsOf: models.PricesAsOf,
 		}
-		h.config.Sandbox = tier
+		h.config.Sandbox, h.config.Store = tier, store
 		out, err := h.open(ctx, o, models)
 		if err != nil {
 			h.close()
@@ -95,7 +95,7 @@ func (h *house) within(d time.Duration) (context.Context, context.CancelFunc) {
 
 func (h *house) open(ctx context.Context, o try.HouseOptions, models gateway.Config) (*try.House, error) {
 	h.config = serveConfig{
-		Data: o.Data, Git: fileURL(o.Origins), Expose: o.Expose, Limits: o.Limits, Sandbox: h.config.Sandbox, LogFormat: "text",
+		Data: o.Data, Git: fileURL(o.Origins), Expose: o.Expose, Limits: o.Limits, Sandbox: h.config.Sandbox, Store: h.config.Store, LogFormat: "text",
 		NodeName: localNode, SandboxUID: sandboxUID, RunnerUID: tryRunnerUID, EgressUID: egressUID, MirrorUID: mirrorUID,
 	}
 	if me := os.Getuid(); os.Geteuid() != 0 {
@@ -168,6 +168,13 @@ func (h *house) open(ctx context.Context, o try.HouseOptions, models gateway.Con
 	if err := out.Scheduler.SettleLost(ctx); err != nil {
 		return nil, err
 	}
+	h.later(func() {
+		end, cancel := h.within(time.Minute)
+		defer cancel()
+		if err := h.config.Store.erase(end, h.dirs.node, ownerOf(h.config.Data)); err != nil {
+			h.log.Error("what is in the pool could not be removed", "error", err)
+		}
+	})
 	h.start(out.Scheduler, engine, machines, web.MachinesOptions{Machines: out.Scheduler, Model: model, Log: h.log},
 		nodeProcess{binary: binary, dirs: h.dirs, control: control, config: h.config, log: h.log, says: o.Log, tries: nodeTries})
 	return out, nil

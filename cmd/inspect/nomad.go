@@ -35,6 +35,7 @@ func nodeJobCommand() *cobra.Command {
 		Short: "Print the system job that runs a node daemon on each machine of a node pool",
 		Long: `Print the Nomad system job that runs a node daemon on each machine of a node pool, in HCL, for
 ` + "`nomad job run -`" + `. What stands after -- is added to the daemons' flags: -- --store zfs --zfs-root tank/inspect
+--registry-auth /etc/inspect/registry.json, for example: paths are those of the nodes.
 There is no secret in it: each node has the token that ` + "`inspect node add`" + ` gave it in a file of its own.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			j.further = args
@@ -45,11 +46,11 @@ There is no secret in it: each node has the token that ` + "`inspect node add`" 
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&j.data, "data", "/var/lib/inspect", "data directory of `inspect serve`, for its key and its id")
+	f.StringVar(&j.data, "data", "/var/lib/inspect", "data directory of inspect serve, for its key and its id")
 	f.StringVar(&j.grantKey, "grant-key", "", "the control plane's public key, hexadecimal (default: from --data)")
 	f.StringVar(&j.owner, "owner", "", "id of the installation (default: from --data)")
 	f.StringVar(&j.control, "control", "", "address of the control plane's machine listener as nodes reach it")
-	f.StringVar(&j.name, "name", "${node.unique.name}", "name of each node, as `inspect node add` was given it; Nomad fills in what stands in ${…}")
+	f.StringVar(&j.name, "name", "${node.unique.name}", "name of each node, as inspect node add was given it; Nomad fills in what stands in ${…}")
 	f.StringVar(&j.binary, "binary", "/usr/local/bin/inspect", "path of inspect on the nodes")
 	f.StringVar(&j.tokenFile, "token-file", "/etc/inspect/node.token", "path, on each node, of the file with its token")
 	f.StringVar(&j.root, "root", "/var/lib/inspect/node", "directory of snapshots, clones and mirrors on the nodes")

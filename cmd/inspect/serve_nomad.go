@@ -42,7 +42,7 @@ func (n *clusterFlags) flags(f *pflag.FlagSet) {
 	f.StringVar(&n.Namespace, "nomad-namespace", "inspect", "namespace of the jobs of sessions, which is for nothing else")
 	f.StringVar(&n.Pool, "nomad-pool", "inspect", "node pool that sessions run in")
 	f.StringSliceVar(&n.Datacenters, "nomad-datacenters", []string{"*"}, "datacenters that sessions run in")
-	f.StringVar(&n.TokenFile, "nomad-token-file", "", "file with an ACL token of the policy that `inspect doctor --nomad --policy-hcl` prints")
+	f.StringVar(&n.TokenFile, "nomad-token-file", "", "file with an ACL token of the policy that inspect doctor --nomad --policy-hcl prints")
 	f.StringVar(&n.CAFile, "nomad-ca-file", "", "file with the certificates of authorities that Nomad's is trusted by (default: the machine's)")
 	f.StringVar(&n.CertFile, "nomad-cert-file", "", "file with our certificate for Nomad")
 	f.StringVar(&n.KeyFile, "nomad-key-file", "", "file with that certificate's key")

@@ -55,9 +55,11 @@ func (p pointFlags) at(ctx context.Context, session string, do func(tx *storage.
 const pointHelp = `
 
 Where the clone of that turn's attempt is still there (see keep_failed) on a store that
-can fork it (zfs), the work goes on in a copy of it as it was then. Else the commits of
-the turn are applied to a new clone of the environment, which works on every store;
-what the agent had not committed is not in it.`
+can fork it (zfs, or dir where files can share their blocks), the work goes on in a copy
+of it as it was then. Else the commits of the turn are applied to a new clone of the
+environment, which works on every store; what the agent had not committed is not in it.
+A dir store whose files cannot share blocks keeps no turns: each would be the whole clone
+once more on the disk. inspect env status says what a node's store can.`
 
 func rewindCommand() *cobra.Command {
 	var p pointFlags

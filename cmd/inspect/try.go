@@ -95,7 +95,7 @@ func runTry(cmd *cobra.Command, o try.Options, c tryFlags) error {
 		}
 		return offered(models)(kind, model)
 	}
-	o.Provide, o.Open = p.provide, houses(models, c.tier)
+	o.Provide, o.Open = p.provide, houses(models, c.tier, storeFlags{})
 	o.Stdout, o.Progress = os.Stdout, os.Stderr
 	o.Colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && terminal(os.Stderr)
 	again, done := interrupts()

@@ -114,8 +114,12 @@ func (r *refresher) setup(ctx context.Context, c *stream.Client) error {
 		if len(r.w.Services) > 0 {
 			argv = services.Shell(line)
 		}
+		begun := r.n.clock.Now()
 		if err := r.step(ctx, c, strconv.Itoa(i)+"-setup", what, step, argv); err != nil {
 			return err
+		}
+		if part, ok := wire.SetupPhase(i); ok {
+			r.phases[part] += r.n.clock.Now().Sub(begun)
 		}
 	}
 	return nil

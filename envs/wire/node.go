@@ -2,6 +2,7 @@ package wire
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -155,7 +156,20 @@ type SnapshotOffer struct {
 	Store        string                   `json:"store"`
 	Bytes        int64                    `json:"bytes"`
 	From         string                   `json:"from,omitempty"` // the snapshot it was made from; empty: afresh
-	Phases       map[string]time.Duration `json:"phases"`         // fetch, checkout, setup, scan, snapshot, proof
+	Phases       map[string]time.Duration `json:"phases"`         // fetch, checkout, setup, scan, snapshot, proof; at most MaxPhases
+}
+
+// MaxPhases is how many phases an offer may tell of.
+const MaxPhases = 20
+
+// setupLines is how many lines of setup are phases of their own: beside them there
+// are 14.
+const setupLines = 6
+
+// SetupPhase names the part of the phase setup that one of its lines takes, counted
+// from 0; false: it is not told apart.
+func SetupPhase(line int) (string, bool) {
+	return "setup " + strconv.Itoa(line+1), line >= 0 && line < setupLines
 }
 
 // GitTokenRequest asks for a read-only token for one repository.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -33,6 +34,7 @@ type Measured struct {
 	Behind     int                `json:"behind"` // commits between the snapshot and it
 	Runs       int                `json:"runs"`
 	Store      string             `json:"store"`
+	Setup      []string           `json:"setup_lines"` // what "setup 1" and so on of the cold path are: dependencies, build
 	Cold       map[string]float64 `json:"cold_ms"`
 	Snapshot   map[string]float64 `json:"snapshot_ms"`
 	Ratio      float64            `json:"ratio"` // of both until ready
@@ -40,11 +42,14 @@ type Measured struct {
 
 // The phases of both paths, in their order.
 var (
-	coldPhases     = []string{"clone", "setup", "services", "load", phaseReady}
+	coldPhases     = []string{"clone", phaseSetup, "services", "load", phaseReady}
 	snapshotPhases = []string{"restore", "drift", "services", phaseReady}
 )
 
-const phaseReady = "ready" // from the beginning
+const (
+	phaseSetup = "setup" // all its lines, each of which follows
+	phaseReady = "ready" // from the beginning
+)
 
 // Bench measures the path to an agent that can begin: as if nothing of the
 // repository were there, which is what a refresh pays that is made afresh, and
@@ -98,7 +103,10 @@ func Bench(ctx context.Context, o BenchOptions) (m Measured, err error) {
 	if err := t.awaitNode(ctx); err != nil {
 		return m, err
 	}
-	m = Measured{Repository: first.repo.Path, Commit: first.repo.Commit, Behind: o.Behind, Runs: o.Runs}
+	m = Measured{Repository: first.repo.Path, Commit: first.repo.Commit, Behind: o.Behind, Runs: o.Runs, Setup: []string{}}
+	for _, s := range first.env.Spec.Setup {
+		m.Setup = append(m.Setup, s.Run)
+	}
 	var cold, warm []map[string]time.Duration
 	for n, p := range t.plans {
 		t.tell.step("run %d of %d", n+1, o.Runs)
@@ -155,9 +163,14 @@ func (t *try) measure(ctx context.Context, p *plan, older string) (cold, warm ma
 		return nil, nil, "", fmt.Errorf("read the times of the session: %w", err)
 	}
 	cold = map[string]time.Duration{
-		"clone": phases["fetch"] + phases["checkout"], "setup": phases["setup"], "services": phases["services"], "load": phases["load"],
+		"clone": phases["fetch"] + phases["checkout"], phaseSetup: phases[phaseSetup], "services": phases["services"], "load": phases["load"],
 	}
-	cold[phaseReady] = cold["clone"] + cold["setup"] + cold["services"] + cold["load"]
+	for i := range p.env.Spec.Setup {
+		if part, ok := wire.SetupPhase(i); ok {
+			cold[part] = phases[part]
+		}
+	}
+	cold[phaseReady] = cold["clone"] + cold[phaseSetup] + cold["services"] + cold["load"]
 	warm = map[string]time.Duration{"restore": outcome.Times.Restore, "drift": outcome.Times.Sync, phaseReady: outcome.Times.Ready}
 	events, err := q.EventsAfter(ctx, storage.EventsAfterParams{SessionID: id, Limit: 1000})
 	if err != nil {
@@ -200,20 +213,49 @@ func (m Measured) Write(w io.Writer) error {
 	fmt.Fprintf(w, "%s at %.10s, snapshot %d commits behind, store %s, medians of %d runs\n\n", plain(m.Repository, 300), m.Commit, m.Behind, m.Store, m.Runs)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "cold path\tms\t\tsnapshot path\tms\t")
-	for i := range max(len(coldPhases), len(snapshotPhases)) {
-		cell := func(phases []string, of map[string]float64) string {
-			// The last rows stand beside each other.
-			i := i - max(0, len(coldPhases)-len(phases))
-			if i < 0 {
-				return "\t"
-			}
-			return fmt.Sprintf("%s\t%.1f", phases[i], of[phases[i]])
+	cold, warm := m.coldRows(), rows(snapshotPhases, m.Snapshot)
+	for i := range cold {
+		// The last rows stand beside each other.
+		beside := "\t"
+		if w := i - (len(cold) - len(warm)); w >= 0 {
+			beside = warm[w]
 		}
-		fmt.Fprintf(t, "%s\t\t%s\t\n", cell(coldPhases, m.Cold), cell(snapshotPhases, m.Snapshot))
+		fmt.Fprintf(t, "%s\t\t%s\t\n", cold[i], beside)
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\nFrom its snapshot it is ready %.1f times as fast.\n", m.Ratio)
 	return err
+}
+
+func rows(phases []string, of map[string]float64) (out []string) {
+	for _, phase := range phases {
+		out = append(out, fmt.Sprintf("%s\t%.1f", phase, of[phase]))
+	}
+	return out
+}
+
+// lineWidth is how many characters of a line of setup are shown.
+const lineWidth = 40
+
+// coldRows are the phases of the cold path, and below setup its lines, of which one
+// builds and another brings what the build needs.
+func (m Measured) coldRows() (out []string) {
+	for i, row := range rows(coldPhases, m.Cold) {
+		if out = append(out, row); coldPhases[i] != phaseSetup {
+			continue
+		}
+		for n, line := range m.Setup {
+			if part, ok := wire.SetupPhase(n); ok {
+				line, _, more := strings.Cut(strings.TrimSpace(line), "\n")
+				short := plain(line, lineWidth)
+				if more {
+					short += " …"
+				}
+				out = append(out, fmt.Sprintf("%s\t%.1f", short, m.Cold[part]))
+			}
+		}
+	}
+	return out
 }

@@ -143,7 +143,7 @@ func inWords(ref name.Digest, known bool, err error) error {
 		if known {
 			return fmt.Errorf("%s does not let %s be read with the credential that the node has for it (--registry-auth)", registry, ref.Context().RepositoryStr())
 		}
-		return fmt.Errorf("%s does not let everybody read %s: give the node a credential for it (--registry-auth)", registry, ref.Context().RepositoryStr())
+		return fmt.Errorf("%s does not let everybody read %s: give its node daemon a credential for it (--registry-auth of inspect serve or inspect node, or behind the -- of inspect nomad node-job)", registry, ref.Context().RepositoryStr())
 	case http.StatusNotFound:
 		return fmt.Errorf("%s has no %s with this digest: was it deleted, or is the name wrong?", registry, ref.Context().RepositoryStr())
 	}
