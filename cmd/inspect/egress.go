@@ -76,9 +76,9 @@ func sessionNamed(ctx context.Context, q *storage.Queries, beginning string) (st
 	case err != nil:
 		return "", fmt.Errorf("look for the session: %w", err)
 	case len(ids) == 0 || beginning == "":
-		return "", fmt.Errorf("there is no session %q", beginning)
+		return "", fmt.Errorf("there is no session %q", redact.Cut(beginning, shownBytes))
 	case len(ids) > 1 && ids[0] != beginning:
-		return "", fmt.Errorf("several sessions begin with %q: give more of the id", beginning)
+		return "", fmt.Errorf("several sessions begin with %q: give more of the id", redact.Cut(beginning, shownBytes))
 	}
 	return ids[0], nil
 }

@@ -32,10 +32,15 @@ repository's, or with --session what is kept of one session. Nodes free the disk
 they collect next; what a session works in stays until it has ended.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := givenNotEmpty("OWNER/REPO", args); err != nil {
+				return err
+			}
 			if len(args) == 1 {
 				p.repository = args[0]
 			}
 			switch {
+			case p.session == "" && cmd.Flags().Changed("session"):
+				return usagef("--session is empty: expected the id of a session, or its beginning")
 			case p.session != "" && p.repository != "":
 				return usagef("--session names a session, whose repository need not be named")
 			case p.unused < time.Hour:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -123,12 +124,19 @@ func statusCommand() *cobra.Command {
 		Short: "Show the snapshots of environments, how their refreshes go, the nodes, and what is kept of failed sessions",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := givenNotEmpty("OWNER/REPO", args); err != nil {
+				return err
+			}
 			db, err := openDatabase(cmd.Context(), d)
 			if err != nil {
 				return err
 			}
 			defer db.Close()
-			s, err := readStatus(cmd.Context(), db.Q(), strings.Join(args, ""), time.Now())
+			var repository string
+			if len(args) == 1 {
+				repository = args[0]
+			}
+			s, err := readStatus(cmd.Context(), db.Q(), repository, time.Now())
 			if err != nil {
 				return err
 			}
@@ -143,17 +151,33 @@ func statusCommand() *cobra.Command {
 	return withEnvironment(cmd)
 }
 
+// givenNotEmpty refuses an argument that is there but empty, as of a variable that a
+// script has not set: without it more is meant.
+func givenNotEmpty(what string, args []string) error {
+	if slices.Contains(args, "") {
+		return usagef("%s is empty: name one, or leave it out", what)
+	}
+	return nil
+}
+
 func printJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
 
+// shownBytes is how much of an argument a complaint repeats.
+const shownBytes = 80
+
+// repositoryPart is what owners and repositories may be called: GitHub has shorter
+// bounds and fewer characters.
+var repositoryPart = regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`)
+
 // repositoryNamed finds the one repository of that name.
 func repositoryNamed(ctx context.Context, q *storage.Queries, ownerName string) (int64, error) {
 	owner, name, ok := strings.Cut(ownerName, "/")
-	if !ok || owner == "" || name == "" || strings.Contains(name, "/") {
-		return 0, usagef("%q: expected OWNER/REPO", ownerName)
+	if !ok || !repositoryPart.MatchString(owner) || !repositoryPart.MatchString(name) {
+		return 0, usagef("%q: expected OWNER/REPO", redact.Cut(ownerName, shownBytes))
 	}
 	ids, err := q.RepositoriesNamed(ctx, storage.RepositoriesNamedParams{Owner: owner, Name: name})
 	switch {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +139,31 @@ func TestEnvStatus(t *testing.T) {
 	}
 	if _, err := s.run(envCommand(), "status", "octocat"); err == nil || !strings.Contains(err.Error(), "expected OWNER/REPO") {
 		t.Errorf("half a name: %v", err)
+	}
+}
+
+// What could be the name of no repository or session is refused in few words.
+func TestEnvOfHostileNames(t *testing.T) {
+	s := newShelf(t)
+	long := strings.Repeat("a", 1<<16)
+	for _, name := range []string{
+		"octocat/hel\nlo", "octocat/\x1b[31mhello", "octocat/hello%", "octocat/he llo", "octocat", "a/b/c", "@", "octocat/", "/hello",
+		"octocat/" + long, long + "/hello",
+	} {
+		for _, command := range []string{"status", "build", "prune"} {
+			_, err := s.run(envCommand(), command, name)
+			var coded interface{ ExitCode() int }
+			if !errors.As(err, &coded) || coded.ExitCode() != exitUsage || len(err.Error()) > 300 || strings.ContainsAny(err.Error(), "\n\x1b") {
+				t.Errorf("%s %.40q: %.400v", command, name, err)
+			}
+		}
+	}
+	for _, name := range []string{"%", "_", "abc%", "../abc", "octo\ncat", long} {
+		for _, args := range [][]string{{"shell", name}, {"prune", "--session", name}} {
+			if _, err := s.run(envCommand(), args...); err == nil || !strings.Contains(err.Error(), "no session") || len(err.Error()) > 300 || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s %.40q: %.400v", args[0], name, err)
+			}
+		}
 	}
 }
 

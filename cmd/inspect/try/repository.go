@@ -46,7 +46,7 @@ func openRepository(ctx context.Context, path, commit string) (*Repository, erro
 		return nil, Usagef("--repo %s: %v", path, err)
 	}
 	if st, err := os.Stat(abs); err != nil {
-		return nil, Usagef("there is no repository at %s: %v", path, errors.Unwrap(err))
+		return nil, Usagef("there is no repository at %s: %v", plain(path, 1000), errors.Unwrap(err))
 	} else if !st.IsDir() {
 		return nil, Usagef("%s is no directory: give the directory of a git repository", path)
 	}
