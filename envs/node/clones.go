@@ -223,6 +223,7 @@ func (n *Node) launch(ctx context.Context, spec sandbox.Spec, w *ways) (*running
 	// It ends with its sandbox, which may outlive Run: see there.
 	go func() {
 		r.end = sb.Wait()
+		r.end.DiskFull = r.end.DiskFull || n.atItsLimit(spec)
 		w.remove()
 		n.mu.Lock()
 		if n.running[id] == r {

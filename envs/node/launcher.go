@@ -8,7 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"inspect/envs/proc"
 	"inspect/envs/sandbox"
 	"inspect/envs/snapshot"
 	dirtree "inspect/envs/snapshot/tree"
@@ -102,7 +106,7 @@ func (n *Node) sandboxSpec(id, tree string, repository int64, limits wire.Limits
 		Env:       n.sandboxEnv(),
 		Limits:    limits,
 		Control:   control,
-		DiskUsage: func(ctx context.Context) (int64, error) { return diskUsage(ctx, tree) },
+		DiskUsage: n.usageOf(id, tree),
 	}
 	if st, err := os.Lstat(filepath.Join(tree, libDir)); err == nil && st.IsDir() {
 		s.Mounts = append(s.Mounts, sandbox.Mount{Source: filepath.Join(tree, libDir), Target: "/var/lib", Writable: true})
@@ -143,6 +147,54 @@ func (n *Node) sandboxEnv() []string {
 	}
 	return []string{"PATH=" + path, "GIT_CONFIG_SYSTEM=" + insideConfig}
 }
+
+// usageOf is how a sandbox's disk usage is measured: for nothing where the store
+// itself holds a clone to its limit, beside what it shares with its snapshot, and
+// it only has to be seen that the limit was reached.
+func (n *Node) usageOf(id, tree string) func(context.Context) (int64, error) {
+	if !n.quotaHolds(id) {
+		return func(ctx context.Context) (int64, error) { return diskUsage(ctx, tree) }
+	}
+	return func(ctx context.Context) (int64, error) {
+		var fs unix.Statfs_t
+		if err := unix.Statfs(tree, &fs); err != nil {
+			return 0, fmt.Errorf("measure %s: %w", tree, err)
+		}
+		if fs.Bavail > 0 {
+			return 0, nil
+		}
+		sp, err := n.o.Store.Space(ctx)
+		if err != nil || sp.Free <= 0 { // it is the pool that is full: not this clone's doing
+			return 0, err
+		}
+		return math.MaxInt64, nil
+	}
+}
+
+// quotaHolds says whether the store bounds what the sandbox with that id writes:
+// clones that sessions work in, and no bases.
+func (n *Node) quotaHolds(id string) bool {
+	clone, _, _ := ours(id)
+	return n.o.Store.HardQuota() && clone.Session != "" && clone.Purpose != snapshot.PurposeProof
+}
+
+// atItsLimit says whether a sandbox that has ended filled its clone: it may have
+// ended too soon after that for it to be measured.
+func (n *Node) atItsLimit(spec sandbox.Spec) bool {
+	if spec.Limits.DiskBytes <= 0 || spec.Beside != "" || !n.quotaHolds(spec.ID) {
+		return false
+	}
+	ctx, cancel := proc.WithTimeout(context.Background(), n.clock, measureTime)
+	defer cancel()
+	used, err := spec.DiskUsage(ctx)
+	if err != nil {
+		n.log.Warn("disk usage of a sandbox could not be measured", "sandbox", spec.ID, "error", err)
+	}
+	return err == nil && used == math.MaxInt64
+}
+
+// measureTime bounds one measurement of a clone with a quota.
+const measureTime = 10 * time.Second
 
 // usageDepth is deeper than any tree that can become a snapshot; what lies
 // deeper still was put there to be missed.

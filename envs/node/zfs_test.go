@@ -9,6 +9,7 @@ import (
 
 	"inspect/envs/node/dial"
 	"inspect/envs/proc"
+	"inspect/envs/sandbox/stream"
 	"inspect/envs/snapshot"
 	"inspect/envs/wire"
 )
@@ -42,6 +43,7 @@ func TestOnZFS(t *testing.T) {
 	}
 	t.Run("life of an environment", TestLifeOfAnEnvironment)
 	t.Run("turns", turnsOnZFS)
+	t.Run("quota", quotaOnZFS)
 	t.Run("collection", TestCollectsWhatNobodyNeeds)
 	t.Run("killed", daemonKilled)
 	t.Run("killed during a refresh", TestKilledDuringARefresh)
@@ -108,5 +110,46 @@ func turnsOnZFS(t *testing.T) {
 	defer f.Close()
 	if got := sh(t, f, "cat f"); got != "one" {
 		t.Errorf("the fork of turn 1 has %q", got)
+	}
+}
+
+// A session has its disk limit beside what the snapshot holds, whatever that is;
+// the pool itself stops it there, and what ended it is said.
+func quotaOnZFS(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	// A snapshot of more than the sessions' limit.
+	w.refreshed(1, "snap-1", "head -c 6291456 /dev/urandom >$HOME/big")
+	small := func(g *wire.Grant) { g.Limits.DiskBytes = 4 << 20 }
+	sandboxed := func(session string) dial.Running {
+		grant := w.grant(session, wire.PurposeWork, "snap-1", small)
+		_, err := dial.Restore(t.Context(), w.socket, grant)
+		must(t, err)
+		run, err := dial.Sandbox(t.Context(), w.socket, grant)
+		must(t, err)
+		return run
+	}
+	within := sandboxed("s1")
+	sh(t, within.Client, "head -c 2097152 /dev/urandom >more && sync more")
+	const fill = "head -c 16777216 /dev/urandom >more; sync more; true"
+	over := sandboxed("s2")
+	_, _ = over.Client.Run(t.Context(), stream.Exec{Argv: []string{"sh", "-c", fill + "; exec sleep 60"}})
+	if end := <-over.Ends; !end.DiskFull {
+		t.Errorf("over its limit it ended with %+v", end)
+	}
+	// By now the first was measured, too.
+	if got := sh(t, within.Client, "echo still >here && cat here"); got != "still" {
+		t.Errorf("the other session has %q", got)
+	}
+	must(t, within.Client.Close())
+	if end := <-within.Ends; end.DiskFull {
+		t.Errorf("within its limit it ended with %+v", end)
+	}
+	// One that ends by itself before anybody measures.
+	quick := sandboxed("s3")
+	_, _ = quick.Client.Run(t.Context(), stream.Exec{Argv: []string{"sh", "-c", fill}})
+	_ = quick.Client.Close()
+	if end := <-quick.Ends; !end.DiskFull {
+		t.Errorf("at its limit it ended with %+v", end)
 	}
 }
