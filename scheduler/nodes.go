@@ -62,6 +62,9 @@ func (s *Scheduler) AuthenticateNode(ctx context.Context, bearer string) (string
 	return name, s.unavailable(ctx, missingAs(err, bad))
 }
 
+// NodeSilence is after how long without a word a node counts as away.
+const NodeSilence = 45 * time.Second
+
 // lostAfter is how long a published snapshot may be missing from a node's
 // list: the list may have been made before it was published.
 const lostAfter = time.Minute

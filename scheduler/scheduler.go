@@ -128,7 +128,7 @@ type Times struct {
 	Check       time.Duration // between two looks at a session that runs; zero: 10 s
 	Sweep       time.Duration // between two sweeps; zero: 1 s
 	Lease       time.Duration // of node work, renewed by the node's state; zero: 60 s
-	NodeSilence time.Duration // after which a node counts as away; zero: 45 s
+	NodeSilence time.Duration // after which a node counts as away; zero: NodeSilence
 	Refresh     time.Duration // preparing a snapshot; zero: 30 min
 	Drain       time.Duration // running steps are waited for at the end; zero: 20 s
 }
@@ -142,7 +142,7 @@ func (t Times) withDefaults() Times {
 		{&t.WorkMargin, 2 * time.Minute}, {&t.Verify, 10 * time.Minute}, {&t.Publish, time.Hour}, {&t.Approval, approvalTime},
 		{&t.Report, 72 * time.Hour}, {&t.StopGrace, stopGrace}, {&t.Heartbeat, time.Minute},
 		{&t.Check, 10 * time.Second}, {&t.Sweep, time.Second}, {&t.Lease, time.Minute},
-		{&t.NodeSilence, 45 * time.Second}, {&t.Refresh, 30 * time.Minute}, {&t.Drain, 20 * time.Second},
+		{&t.NodeSilence, NodeSilence}, {&t.Refresh, 30 * time.Minute}, {&t.Drain, 20 * time.Second},
 	} {
 		*f.at = cmp.Or(*f.at, f.def)
 	}

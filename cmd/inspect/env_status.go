@@ -426,6 +426,9 @@ func (s envStatus) print(w io.Writer, now time.Time) error {
 		if n.Refuses != "" {
 			takes = "no: " + cell(n.Refuses)
 		}
+		if n.Seen == nil || now.Sub(*n.Seen) > scheduler.NodeSilence {
+			takes = "no: its daemon is not connected"
+		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", n.Node, seen, cell(n.Store), turns, use, n.Clones, takes)
 	}
 	if err := t.Flush(); err != nil {

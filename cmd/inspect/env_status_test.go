@@ -109,6 +109,7 @@ func wantLines(t *testing.T, out string, want ...string) {
 
 func TestEnvStatus(t *testing.T) {
 	s := newShelf(t)
+	s.sql(`INSERT INTO nodes (name, token_hash, state, seen_at) VALUES ('n2', 'x', '{"store":"zfs","forks":true}', now() - interval '10 min')`)
 	out := s.env("status", "Octocat/Hello")
 	wantLines(t, out,
 		"octocat/hello  env-42-aaaaaaaa: what main describes at 222222222222, last used 2 h 0 min ago", "the next look in 24 min",
@@ -117,7 +118,7 @@ func TestEnvStatus(t *testing.T) {
 		"stale since 2026-03-01 10:00:00: 2 failures, the last of 222222222222; that commit is not tried again by itself before",
 		"      | go build ./...\n", "      | main.go:3: undefined:",
 		"last taken by session abcdefgh22, attempt 1: snap-one of 111111111111, 40 min 0 s old, 3 commits behind, restored in 85 ms, synchronised in 300 ms, ready in 1.2 s: it is 3 commits behind",
-		"85 % of 100.0 GiB", "no: its pool is 85 % full, more than 80 %", "abcdefgh22", "2126-03-01 12:00:00", "3.0 MiB",
+		"85 % of 100.0 GiB", "no: its pool is 85 % full, more than 80 %", "10 min 0 s ago  zfs    yes", "no: its daemon is not connected", "abcdefgh22", "2126-03-01 12:00:00", "3.0 MiB",
 		"env-42-bbbbbbbb: not what the default branch describes now")
 	if strings.Contains(out, "env-43") || strings.Contains(out, "workwork22") {
 		t.Errorf("it tells of others:\n%s", out)

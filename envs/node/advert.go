@@ -38,9 +38,9 @@ func (n *Node) advertOf(l snapshot.Listing, sp snapshot.Space) Advert {
 	return a
 }
 
-// offerAdvert passes on what the store has; one that nobody has taken yet is
+// offer passes on what the store has; one that nobody has taken yet is
 // replaced. An agent that does not answer holds up nothing.
-func (n *Node) offerAdvert(l snapshot.Listing, sp snapshot.Space) {
+func (n *Node) offer(a Advert) {
 	if n.o.Advertise == nil {
 		return
 	}
@@ -48,7 +48,7 @@ func (n *Node) offerAdvert(l snapshot.Listing, sp snapshot.Space) {
 	case <-n.adverts:
 	default:
 	}
-	n.adverts <- n.advertOf(l, sp) // only we send
+	n.adverts <- a // only we send
 }
 
 // advertLoop tells adverts until ctx ends. What could not be told is told with

@@ -2,13 +2,16 @@ package node_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"inspect/envs/node"
 	"inspect/envs/proc"
 	"inspect/envs/snapshot"
 	"inspect/envs/wire"
@@ -187,6 +190,55 @@ func TestStateIsTold(t *testing.T) {
 		return s.Node == nodeName && s.Store == "dir" && s.Tier == "fake" && s.Limits != "" && s.FreeBytes > 0 &&
 			len(s.Clones) == 1 && s.Clones[0].Session == "a" && s.Clones[0].Purpose == "work" && slices.Equal(s.Snapshots, []string{"s"})
 	})
+}
+
+// pulled is a store whose pool can be taken away.
+type pulled struct {
+	snapshot.Store
+	away atomic.Bool
+}
+
+func (s *pulled) List(ctx context.Context) (snapshot.Listing, error) {
+	if s.away.Load() {
+		return snapshot.Listing{}, fmt.Errorf("pool/inspect is not there: %w", snapshot.ErrUnavailable)
+	}
+	return s.Store.List(ctx)
+}
+
+// A node whose pool is gone says so, and does not say that it has nothing: what it
+// has is known to nobody then.
+func TestStateWithoutItsStore(t *testing.T) {
+	store := &pulled{}
+	w := newWorld(t)
+	clock := proc.NewFake(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	w.clock = clock
+	adverts := make(chan node.Advert, 100)
+	f := w.startFake(func(o *nodeOptions) {
+		store.Store = o.Store
+		o.Store = store
+		o.Advertise = func(_ context.Context, a node.Advert) error { adverts <- a; return nil }
+	})
+	f.publish("s")
+	last := func(what string, is func(wire.NodeState) bool) {
+		t.Helper()
+		until(t, what, func() bool {
+			clock.Advance(10 * time.Second)
+			w.plane.mu.Lock()
+			defer w.plane.mu.Unlock()
+			n := len(w.plane.states)
+			return n > 0 && is(w.plane.states[n-1])
+		})
+	}
+	there := func(s wire.NodeState) bool { return s.Refuses == "" && slices.Equal(s.Snapshots, []string{"s"}) }
+	last("a state with the snapshot in it", there)
+	store.away.Store(true)
+	last("a state that says what is missing", func(s wire.NodeState) bool {
+		return strings.Contains(s.Refuses, "pool/inspect is not there") && s.Snapshots == nil && s.Clones == nil && s.Store != ""
+	})
+	until(t, "nothing is placed here", func() bool { a := <-adverts; return a.Node == "" })
+	store.away.Store(false)
+	last("the snapshot again", there)
+	until(t, "something is placed here", func() bool { a := <-adverts; return a.Node == nodeName })
 }
 
 // A mirror goes when nobody has needed it for long, and never while the control

@@ -294,17 +294,26 @@ func (n *Node) prepare(ctx context.Context) (unlock func(), err error) {
 
 // advertise tells the control plane of this node until ctx ends.
 func (n *Node) advertise(ctx context.Context) {
-	known, announced := true, false
+	known, usable, announced := true, true, false
 	for ctx.Err() == nil {
-		err := func() error {
-			l, sp, err := n.look(ctx)
-			if err != nil {
-				return err
+		l, sp, away := n.look(ctx)
+		if ok := away == nil; ok != usable && ctx.Err() == nil {
+			usable = ok
+			if ok {
+				n.log.Info("the store of snapshots can be used again")
+			} else {
+				n.log.Warn("the store of snapshots cannot be used: nothing is placed here until it can", "error", away)
 			}
-			n.offerAdvert(l, sp)
-			return n.control.state(ctx, n.stateOf(l, sp))
-		}()
-		if err == nil && !announced {
+		}
+		var err error
+		if away == nil {
+			n.offer(n.advertOf(l, sp))
+			err = n.control.state(ctx, n.stateOf(l, sp))
+		} else {
+			n.offer(Advert{})
+			err = n.control.state(ctx, n.stateWithout(away))
+		}
+		if err == nil && away == nil && !announced {
 			announced = true
 			close(n.announced)
 		}
@@ -343,6 +352,18 @@ func (n *Node) look(ctx context.Context) (snapshot.Listing, snapshot.Space, erro
 	sp, err := n.o.Store.Space(ctx)
 	return l, sp, err
 }
+
+// stateWithout is that of a node whose store cannot be used. What is in it is not
+// known then, which is not the same as nothing.
+func (n *Node) stateWithout(away error) wire.NodeState {
+	s := n.stateOf(snapshot.Listing{}, snapshot.Space{})
+	s.Clones, s.Snapshots = nil, nil
+	s.Refuses = redact.Cut(fmt.Sprintf("node %s cannot use its store of snapshots: %v", n.o.Name, away), maxRefuses)
+	return s
+}
+
+// maxRefuses bounds, in bytes, why a node takes nothing.
+const maxRefuses = 500
 
 func (n *Node) stateOf(l snapshot.Listing, sp snapshot.Space) wire.NodeState {
 	s := wire.NodeState{
