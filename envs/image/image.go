@@ -120,6 +120,12 @@ type Job struct {
 	Digest  string          // sha256:…, that the image must have; empty: any
 }
 
+// most is how many bytes the archive and what is in it may take together.
+func (j Job) most() int64 {
+	limit := unpack.DefaultLimits()
+	return min(limit.Archive+limit.Bytes, j.Room)
+}
+
 // Import unpacks the one image in an archive: an OCI layout in a tar, or what
 // docker save writes. An image that is there already, or that another import is
 // just unpacking, is not unpacked again. The errors are about the archive, in
@@ -133,6 +139,9 @@ func (s *Store) Import(ctx context.Context, job Job, archive io.Reader) (_ Image
 		// Not there any more if it became the image.
 		err = errors.Join(err, s.o.Store.Discard(context.WithoutCancel(ctx), job.Base))
 	}()
+	if err := s.o.Store.Bound(ctx, job.Base, job.most()); err != nil {
+		return Image{}, fmt.Errorf("make room for the image: %w", err)
+	}
 	if os.Geteuid() == 0 {
 		if err := os.Chown(base.Path, s.o.UID, s.o.GID); err != nil {
 			return Image{}, err
@@ -196,11 +205,10 @@ func (s *Store) inSandbox(ctx context.Context, job Job, dir string, fn func(step
 	if err != nil {
 		return err
 	}
-	limit := unpack.DefaultLimits()
 	wait, err := s.o.Start(ctx, sandbox.Spec{
 		ID: job.Sandbox, UID: s.o.UID, GID: s.o.GID,
 		Mounts:  []sandbox.Mount{{Source: dir, Target: sandbox.Workspace, Writable: true}},
-		Limits:  wire.Limits{CPU: unpackCPU, MemoryBytes: unpackMemory, Pids: unpackPids, DiskBytes: min(limit.Archive+limit.Bytes, job.Room)},
+		Limits:  wire.Limits{CPU: unpackCPU, MemoryBytes: unpackMemory, Pids: unpackPids, DiskBytes: job.most()},
 		Control: far,
 	})
 	if err != nil {

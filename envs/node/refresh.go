@@ -246,6 +246,12 @@ func (r *refresher) buildOn(ctx context.Context, from *snapshot.Info) (info snap
 	if err != nil {
 		return info, err
 	}
+	if limit := r.w.Limits.DiskBytes; limit > 0 {
+		// What is measured is known late: until then setup could fill what others need.
+		if err := n.o.Store.Bound(ctx, base, limit); err != nil {
+			return info, errors.Join(err, n.discardBase(context.WithoutCancel(ctx), base))
+		}
+	}
 	defer func() {
 		if err == nil {
 			return

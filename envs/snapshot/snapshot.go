@@ -283,6 +283,12 @@ type Store interface {
 	// caller decides whether to discard it. ErrNotFound: no snapshot from.
 	Prepare(ctx context.Context, id BaseID, from SnapshotID) (Base, error)
 
+	// Bound has a base take no more than so many bytes of the disk, with a little
+	// to spare for what the store needs itself, or what it has already if that is
+	// more: whoever writes gets an error then. A store without quotas does nothing.
+	// ErrNotFound: no such base.
+	Bound(ctx context.Context, base BaseID, bytes int64) error
+
 	// Snapshot publishes the base as an immutable snapshot; the base is gone
 	// afterwards. Repeating it after success returns the same Info. ErrExists:
 	// the id is a snapshot of another base. ErrNotFound: no such base.
@@ -295,7 +301,8 @@ type Store interface {
 	// without quotas cannot hold it to that, see HardQuota.
 	Restore(ctx context.Context, id SnapshotID, clone CloneID, room int64) (Clone, error)
 
-	// HardQuota says whether the room of a clone is enforced by the store.
+	// HardQuota says whether the room of a clone, and the bound of a base, is
+	// enforced by the store.
 	HardQuota() bool
 
 	// Forks says whether KeepTurn and Fork are supported.

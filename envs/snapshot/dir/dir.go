@@ -268,6 +268,15 @@ func (s *Store) again(clone snapshot.CloneID, asked func(marker) bool) (snapshot
 // Forks says whether files can share their blocks here.
 func (s *Store) Forks() bool { return s.reflink }
 
+// Bound bounds nothing.
+func (s *Store) Bound(_ context.Context, base snapshot.BaseID, _ int64) error {
+	if err := base.Check(); err != nil {
+		return err
+	}
+	_, err := s.read(baseDir, string(base))
+	return err
+}
+
 // HardQuota is false.
 func (s *Store) HardQuota() bool { return false }
 

@@ -44,6 +44,7 @@ func Run(t *testing.T, open Open) {
 		"space":                       space,
 		"turns and forks":             turns,
 		"room":                        room,
+		"a bounded base":              bounded,
 		"depended on":                 depended,
 		"held by a process":           held,
 		"images":                      images,

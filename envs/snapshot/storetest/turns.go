@@ -255,3 +255,44 @@ func held(t *testing.T, open Open) {
 	}
 	nothingLeft(t, s, c.ID, snapshot.SnapshotID("s1"))
 }
+
+// bounded: a base takes no more than its bound, where the store can see to that.
+func bounded(t *testing.T, open Open) {
+	s := open(t, "a", "octocat")
+	ctx := t.Context()
+	if err := s.Bound(ctx, "b", 1<<20); !errors.Is(err, snapshot.ErrNotFound) {
+		t.Errorf("a base that is not there: %v", err)
+	}
+	if err := s.Bound(ctx, "../b", 1<<20); !errors.Is(err, snapshot.ErrName) {
+		t.Errorf("no name: %v", err)
+	}
+	b, err := s.Prepare(ctx, "b", "")
+	must(t, err)
+	const most = 4 << 20
+	must(t, s.Bound(ctx, b.ID, most))
+	got, err := fill(t, b.Path, 4*most)
+	switch {
+	case !s.HardQuota():
+		must(t, err)
+	case err == nil || got < most/2 || got > 2*most:
+		t.Errorf("%d bytes were written where %d are the most: %v", got, most, err)
+	}
+	must(t, os.Remove(filepath.Join(b.Path, "filling")))
+	write(t, b.Path, "f", "x")
+	_, err = s.Snapshot(ctx, b.ID, "s", meta)
+	must(t, err)
+	// What is made of it is not bounded by that, and one that has more already stays.
+	from, err := s.Prepare(ctx, "c", "s")
+	must(t, err)
+	_, err = fill(t, from.Path, 2*most)
+	must(t, err)
+	must(t, s.Bound(ctx, from.ID, most))
+	write(t, from.Path, "more", "y")
+	_, err = s.Snapshot(ctx, from.ID, "s2", meta)
+	must(t, err)
+	c, err := s.Restore(ctx, "s2", Clone("x"), 2*most)
+	must(t, err)
+	must(t, os.Rename(filepath.Join(c.Path, "filling"), filepath.Join(c.Path, "big")))
+	_, err = fill(t, c.Path, most)
+	must(t, err)
+}

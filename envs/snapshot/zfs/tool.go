@@ -41,6 +41,7 @@ var (
 	errDependent = errors.New("others were made from it")
 	errNoTag     = errors.New("no such hold")
 	errUnknown   = errors.New("unknown command")
+	errLess      = errors.New("less than it has")
 )
 
 // says tells what an answer of zfs means, by words that stand in it: the first
@@ -53,6 +54,7 @@ var says = []struct {
 	{"has children", errDependent},
 	{"no such tag", errNoTag},
 	{"unrecognized command", errUnknown},
+	{"size is less than current used", errLess},
 	{"zfs-fuse daemon is running", snapshot.ErrUnavailable},
 	{"failed to initialize ZFS library", snapshot.ErrUnavailable},
 	{"modules are not loaded", snapshot.ErrUnavailable},

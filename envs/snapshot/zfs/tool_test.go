@@ -33,6 +33,7 @@ func TestMeaning(t *testing.T) {
 		"connect: Connection refused\nPlease make sure that the zfs-fuse daemon is running.\ninternal error: failed to initialize ZFS library": snapshot.ErrUnavailable,
 		"The ZFS modules are not loaded.\nTry running '/sbin/modprobe zfs' as root to load them.":                                              snapshot.ErrUnavailable,
 		"cannot open 'tank/x': pool I/O is currently suspended":                                                                                snapshot.ErrUnavailable,
+		"cannot set property for 'tank/x': size is less than current used or reserved space":                                                   errLess,
 		"cannot create 'tank/busybody': invalid character ' ' in name":                                                                         nil,
 	} {
 		if got := meaning(said); !errors.Is(got, want) && got != want {

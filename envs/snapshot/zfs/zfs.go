@@ -268,6 +268,52 @@ func (s *Store) Prepare(ctx context.Context, id snapshot.BaseID, from snapshot.S
 	return a.base(s.mounts), nil
 }
 
+// Bound sets the quota of a base.
+func (s *Store) Bound(ctx context.Context, id snapshot.BaseID, bytes int64) error {
+	if err := id.Check(); err != nil {
+		return err
+	}
+	if bytes <= 0 {
+		return fmt.Errorf("bound base %s: expected a number of bytes, not %d", id, bytes)
+	}
+	unlock, err := s.ids.Lock(ctx, kindBase+"/"+string(id))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	base := s.thing(kindBase, string(id))
+	v, err := s.look(ctx, base)
+	if err != nil {
+		return err
+	}
+	if _, err := v.about(base); err != nil {
+		return err
+	}
+	has, err := referenced(v.rows[base.name])
+	if err != nil {
+		return err
+	}
+	most := max(bytes, has)
+	quota := most + most/boundSpare + boundLeast
+	for {
+		_, err := s.run(ctx, "set", "refquota="+strconv.FormatInt(quota, 10), base.name)
+		if errors.Is(err, errLess) && quota < 1<<60 { // what was written last is not in what it says it has
+			quota *= 2
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("bound base %s: %w", id, err)
+		}
+		return nil
+	}
+}
+
+// What ZFS takes for itself beside what is in files: more for many small ones.
+const (
+	boundSpare = 8       // an eighth
+	boundLeast = 1 << 20 // and so many bytes
+)
+
 // Snapshot publishes a base.
 func (s *Store) Snapshot(ctx context.Context, baseID snapshot.BaseID, id snapshot.SnapshotID, meta snapshot.Meta) (snapshot.Info, error) {
 	if err := errors.Join(baseID.Check(), id.Check()); err != nil {
