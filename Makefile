@@ -2,7 +2,7 @@
 #   make demo    a label becomes a verified draft pull request, on this machine
 #   make test    every test; sets up what it needs itself
 #   make test-cgroup2   the sandbox's suite where cgroups are version 2 only
-#   make test-openzfs   the store's suite on OpenZFS in the kernel, and its speed
+#   make test-openzfs   the store's suite on OpenZFS in the kernel, its speed and the node daemon's
 #   make test-nomad     the engine's suite and the demo against a real Nomad agent at NOMAD_ADDR
 # Options of the demo: make demo ARGS="--keep"
 
@@ -43,10 +43,12 @@ test-cgroup2: setup
 test-openzfs: setup
 	@mkdir -p tmp
 	go test -c -o tmp/zfs.test ./envs/snapshot/zfs
+	go test -c -o tmp/node.test ./envs/node
 	@made=$$(.ci/openzfs) && GUEST_MEMORY=6144 .ci/guest sh -c "set -e; \
 	  for m in $$made/modules/*.ko; do busybox insmod \$$m; done; \
 	  cp $$made/sbin/* /usr/local/sbin/; cp -a $$made/lib/* /usr/local/lib/; ldconfig; \
-	  cd envs/snapshot/zfs; INSPECT_TEST_OPENZFS=1 ../../../tmp/zfs.test -test.v -test.timeout 35m $(ARGS)"
+	  cd envs/snapshot/zfs; INSPECT_TEST_OPENZFS=1 ../../../tmp/zfs.test -test.v -test.timeout 35m $(ARGS); \
+	  cd ../../node; INSPECT_TEST_NODE_ZFS=1 INSPECT_TEST_OPENZFS=1 ../../tmp/node.test -test.v -test.timeout 10m -test.run TestOnZFS/restores"
 
 # The agent must be on this machine and run jobs as root with raw_exec enabled;
 # if it has ACLs (let tokens end soon: token_min_expiration_ttl = "1s"), NOMAD_TOKEN is

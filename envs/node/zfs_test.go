@@ -44,6 +44,7 @@ func TestOnZFS(t *testing.T) {
 	t.Run("life of an environment", TestLifeOfAnEnvironment)
 	t.Run("turns", turnsOnZFS)
 	t.Run("quota", quotaOnZFS)
+	t.Run("restores", restoresOnZFS)
 	t.Run("collection", TestCollectsWhatNobodyNeeds)
 	t.Run("killed", daemonKilled)
 	t.Run("killed during a refresh", TestKilledDuringARefresh)
