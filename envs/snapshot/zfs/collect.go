@@ -145,7 +145,7 @@ func (s *Store) keepReserve(ctx context.Context) error {
 
 // all is everything below the root, told apart.
 func (s *Store) all(ctx context.Context) (found, error) {
-	rows, err := s.below(ctx, append([]string{"used"}, read...), 3, s.root)
+	rows, err := s.below(ctx, append([]string{"used", "origin"}, read...), 3, s.root)
 	if err != nil {
 		return found{}, err
 	}

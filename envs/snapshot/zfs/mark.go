@@ -163,7 +163,7 @@ type found struct {
 
 // tellApart says what is what below root.
 func tellApart(all rows, root, owner, mounts string) (found, error) {
-	f := found{live: map[string]string{}}
+	f, made := found{live: map[string]string{}}, madeFrom(all)
 	for name, row := range all {
 		rel, below := strings.CutPrefix(name, root+"/")
 		kind, last, two := strings.Cut(rel, "/")
@@ -199,7 +199,7 @@ func tellApart(all rows, root, owner, mounts string) (found, error) {
 			f.listing.Bases = append(f.listing.Bases, a.base(mounts))
 		case kindSession:
 			c := a.clone(mounts)
-			c.Bytes, _ = strconv.ParseInt(row["used"].text, 10, 64) // for people; without it nothing else is wrong
+			c.Bytes = price(all, made, name, owner)
 			f.listing.Clones = append(f.listing.Clones, c)
 		case kindImage:
 			i := a.image(mounts)
@@ -220,6 +220,33 @@ func tellApart(all rows, root, owner, mounts string) (found, error) {
 	slices.SortFunc(f.listing.Images, func(a, b snapshot.Image) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	slices.SortFunc(f.listing.Clones, func(a, b snapshot.Clone) int { return strings.Compare(a.ID.String(), b.ID.String()) })
 	return f, nil
+}
+
+// price is what a clone takes of the disk that would be free without it: also what
+// was discarded and stays because nothing but the clone was made from it. It is for
+// people; where it cannot be told nothing else is wrong.
+func price(all rows, made map[string]int, name, owner string) (bytes int64) {
+	for range all { // never longer than that, whatever is read
+		used, _ := strconv.ParseInt(all[name]["used"].text, 10, 64)
+		bytes += used
+		origin, _, ok := strings.Cut(all[name]["origin"].text, "@")
+		if !ok || made[origin] != 1 || !ours(all[origin], owner) || !discarded(all[origin]) {
+			break
+		}
+		name = origin
+	}
+	return bytes
+}
+
+// madeFrom is how many were made from each dataset.
+func madeFrom(all rows) map[string]int {
+	made := map[string]int{}
+	for of, row := range all {
+		if origin, _, ok := strings.Cut(row["origin"].text, "@"); ok && !strings.Contains(of, "@") {
+			made[origin]++
+		}
+	}
+	return made
 }
 
 func (a about) base(mounts string) snapshot.Base {

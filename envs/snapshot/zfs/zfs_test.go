@@ -35,4 +35,18 @@ func TestPriceOfAClone(t *testing.T) {
 	if n := l.Clones[0].Bytes; n < 4<<20 || n > 6<<20 {
 		t.Errorf("a clone that wrote 4 MiB costs %d bytes", n)
 	}
+	// What was discarded and stays for one other's sake is that one's; for two it is
+	// nobody's alone.
+	_, err = s.Fork(t.Context(), c.ID, 1, storetest.Clone("fork"), 0)
+	must(t, err)
+	must(t, s.Discard(t.Context(), c.ID))
+	if l, err = s.List(t.Context()); err != nil || len(l.Clones) != 1 || l.Clones[0].Bytes < 4<<20 || l.Clones[0].Bytes > 7<<20 {
+		t.Errorf("a fork of what was discarded: %+v, %v", l.Clones, err)
+	}
+	must(t, s.KeepTurn(t.Context(), storetest.Clone("fork"), 1))
+	_, err = s.Fork(t.Context(), storetest.Clone("fork"), 1, storetest.Clone("second"), 0)
+	must(t, err)
+	if l, err = s.List(t.Context()); err != nil || len(l.Clones) != 2 || l.Clones[1].Bytes > 1<<20 {
+		t.Errorf("a fork of a fork: %+v, %v", l.Clones, err)
+	}
 }
