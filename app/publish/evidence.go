@@ -24,7 +24,7 @@ import (
 
 // Names of evidence files.
 const (
-	FileManifest     = "manifest.json"
+	FileManifest     = evidence.ManifestName
 	FilePatch        = "change.patch"      // the whole change, secrets replaced
 	FileWithheld     = "withheld.patch"    // what GitHub refuses us
 	FileBundle       = "result.bundle"     // the work as the runner uploaded it; not listed if it holds a secret

@@ -2,23 +2,22 @@ package publish
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"inspect/checks/evidence"
 	"inspect/storage"
 )
 
-// FileReceipt is the receipt in an export.
-const FileReceipt = "receipt.json"
-
-// Export writes a session's manifest, its receipt if there is one, all files that
-// the manifest names, and what came after it was sealed, as a tar archive. blobs
-// has the files.
+// Export writes a session's manifest, its receipt if there is one, a list of the
+// sums of all, the files that the manifest names, and what came after it was
+// sealed, as a tar archive. blobs has the files.
 func Export(ctx context.Context, out io.Writer, q *storage.Queries, blobs Getter, s storage.Session, manifest []byte) error {
 	var m evidence.Manifest
 	if err := json.Unmarshal(manifest, &m); err != nil {
@@ -41,13 +40,41 @@ func Export(ctx context.Context, out io.Writer, q *storage.Queries, blobs Getter
 			return fmt.Errorf("read %s: %w", name, err)
 		}
 		defer r.Close()
-		return put(name, n, r)
+		if err := put(name, n, r); err != nil {
+			return err
+		}
+		// What was changed in the store is found at its end.
+		if _, err := io.Copy(io.Discard, r); err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		return nil
 	}
-	if err := put(FileManifest, int64(len(manifest)), strings.NewReader(string(manifest))); err != nil {
-		return err
+	later, err := q.LaterEvidence(ctx, s.ID)
+	if err != nil {
+		return fmt.Errorf("look for later evidence of session %s: %w", s.ID, err)
 	}
-	if s.Receipt.Valid {
-		if err := put(FileReceipt, int64(len(s.Receipt.RawMessage)), strings.NewReader(string(s.Receipt.RawMessage))); err != nil {
+	sums := map[string]string{}
+	for _, f := range m.Files {
+		sums[f.Name] = f.SHA256
+	}
+	for _, f := range later {
+		sums[f.Name] = f.Sha256
+	}
+	own := []struct {
+		name string
+		body []byte
+	}{{evidence.ManifestName, manifest}, {evidence.ReceiptName, s.Receipt.RawMessage}, {evidence.SumsName, nil}}
+	for _, f := range own {
+		switch {
+		case f.name == evidence.SumsName:
+			f.body = evidence.Sums(sums)
+		case f.name == evidence.ReceiptName && !s.Receipt.Valid:
+			continue
+		default:
+			sum := sha256.Sum256(f.body)
+			sums[f.name] = hex.EncodeToString(sum[:])
+		}
+		if err := put(f.name, int64(len(f.body)), bytes.NewReader(f.body)); err != nil {
 			return err
 		}
 	}
@@ -55,10 +82,6 @@ func Export(ctx context.Context, out io.Writer, q *storage.Queries, blobs Getter
 		if err := copyOf(f.Name, f.SHA256, f.Bytes); err != nil {
 			return err
 		}
-	}
-	later, err := q.LaterEvidence(ctx, s.ID)
-	if err != nil {
-		return fmt.Errorf("look for later evidence of session %s: %w", s.ID, err)
 	}
 	for _, f := range later {
 		if err := copyOf(f.Name, f.Sha256, f.Bytes); err != nil {

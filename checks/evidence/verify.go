@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
@@ -87,12 +88,16 @@ func Schema() ([]byte, error) {
 	return append(body, '\n'), err
 }
 
-func fits(body []byte) error {
+var resolved = sync.OnceValues(func() (*jsonschema.Resolved, error) {
 	s, err := jsonschema.For[Manifest](nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	r, err := s.Resolve(nil)
+	return s.Resolve(nil)
+})
+
+func fits(body []byte) error {
+	r, err := resolved()
 	if err != nil {
 		return err
 	}

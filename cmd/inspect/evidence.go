@@ -1,7 +1,7 @@
 package main
 
 import (
-	"archive/tar"
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -51,6 +51,7 @@ type bundle struct {
 	source   string // where that receipt is from
 	outside  bool   // and that is not where the evidence is
 	found    func(evidence.File) (evidence.Sum, error)
+	archive  *evidence.Archive // nil: it is none
 }
 
 func evidenceVerifyCommand() *cobra.Command {
@@ -92,7 +93,14 @@ last line says what was compared with what. The exit status is 1 if something is
 }
 
 func verifyEvidence(out io.Writer, b bundle) error {
-	m, wrong, err := evidence.Verify(b.manifest, b.digest, b.found)
+	var m evidence.Manifest
+	var wrong, unsaid []string
+	var err error
+	if b.archive != nil {
+		m, wrong, unsaid, err = b.archive.Compare(b.digest)
+	} else {
+		m, wrong, err = evidence.Verify(b.manifest, b.digest, b.found)
+	}
 	if err != nil {
 		return unread(err)
 	}
@@ -107,6 +115,9 @@ func verifyEvidence(out io.Writer, b bundle) error {
 		return err
 	}
 	fmt.Fprintf(out, "session %s: %d files are what manifest.json says, and manifest.json is sha256:%s.\n", m.Session, len(m.Files), sum.SHA256)
+	if len(unsaid) > 0 {
+		fmt.Fprintf(out, "Nothing says what these have to be, as the archive is of an older version: %s.\n", strings.Join(unsaid, ", "))
+	}
 	switch {
 	case b.digest == "":
 		fmt.Fprintln(out, "Nothing says that this is the manifest it should be: there is no receipt. Compare the digest with the check run or the comment, or give it with --receipt.")
@@ -160,63 +171,45 @@ func openEvidence(ctx context.Context, d dataFlags, url, name string) (bundle, f
 		return bundle{}, nothing, err
 	}
 	defer f.Close()
-	b, err := tarEvidence(f)
-	if err == nil {
-		return b, nothing, nil
+	// An archive begins with a name, a manifest with its brace.
+	buffered := bufio.NewReader(f)
+	if first, err := buffered.Peek(1); err == nil && first[0] == '{' {
+		b, err := besideEvidence(name, buffered)
+		return b, nothing, err
 	}
-	if !errors.Is(err, tar.ErrHeader) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+	b, err := tarEvidence(buffered)
+	if err != nil {
 		return b, nothing, fmt.Errorf("read %s: %w", name, err)
 	}
-	b, err = besideEvidence(name)
-	return b, nothing, err
+	return b, nothing, nil
 }
 
-// maxManifest bounds a manifest, in bytes.
-const maxManifest = 128 << 20
-
-// tarEvidence reads what export has written, once from its beginning to its end.
+// tarEvidence reads what export has written.
 func tarEvidence(r io.Reader) (bundle, error) {
-	b := bundle{}
-	sums := map[string]evidence.Sum{}
-	for t := tar.NewReader(r); ; {
-		h, err := t.Next()
-		if errors.Is(err, io.EOF) && b.manifest != nil {
-			break
-		}
-		if err != nil {
-			return b, err
-		}
-		switch h.Name {
-		case publish.FileManifest:
-			b.manifest, err = io.ReadAll(io.LimitReader(t, maxManifest))
-		case publish.FileReceipt:
-			var rc scheduler.Receipt
-			if err = json.NewDecoder(io.LimitReader(t, 1<<20)).Decode(&rc); err == nil {
-				b.digest, b.source = rc.Evidence, "the receipt in the same archive"
-			}
-		default:
-			sums[h.Name], err = evidence.SumOf(t)
-		}
-		if err != nil {
-			return b, fmt.Errorf("%s: %w", h.Name, err)
-		}
+	a, err := evidence.ReadArchive(r)
+	if err != nil {
+		return bundle{}, err
 	}
-	b.found = func(f evidence.File) (evidence.Sum, error) {
-		s, ok := sums[f.Name]
-		if !ok {
-			return s, evidence.ErrAbsent
+	b := bundle{manifest: a.Manifest, archive: &a}
+	if a.Receipt != nil {
+		var rc scheduler.Receipt
+		if err := json.Unmarshal(a.Receipt, &rc); err != nil || rc.Evidence == "" {
+			a.Wrong = append(a.Wrong, evidence.ReceiptName+" was changed: it is no receipt that can be read")
 		}
-		return s, nil
+		b.digest, b.source = rc.Evidence, "the receipt in the same archive"
 	}
 	return b, nil
 }
 
 // besideEvidence reads a manifest whose files lie beside it.
-func besideEvidence(name string) (bundle, error) {
+func besideEvidence(name string, from io.Reader) (bundle, error) {
 	b := bundle{}
-	body, err := os.ReadFile(name)
+	body, err := io.ReadAll(io.LimitReader(from, evidence.MaxManifest+1))
 	if err != nil {
-		return b, err
+		return b, fmt.Errorf("read %s: %w", name, err)
+	}
+	if len(body) > evidence.MaxManifest {
+		return b, fmt.Errorf("%s is longer than any manifest", name)
 	}
 	root, err := os.OpenRoot(filepath.Dir(name))
 	if err != nil {
@@ -224,11 +217,17 @@ func besideEvidence(name string) (bundle, error) {
 	}
 	b.manifest = body
 	b.found = func(f evidence.File) (evidence.Sum, error) {
-		for _, n := range []string{f.Name, f.SHA256, filepath.Join("..", f.SHA256)} {
-			if r, err := root.Open(n); err == nil {
-				defer r.Close()
-				return evidence.SumOf(r)
+		for _, n := range []string{f.Name, f.SHA256} {
+			// A pipe would have whoever opens it wait for somebody who writes.
+			if info, err := root.Stat(n); err != nil || !info.Mode().IsRegular() {
+				continue
 			}
+			r, err := root.Open(n)
+			if err != nil {
+				return evidence.Sum{}, err
+			}
+			defer r.Close()
+			return evidence.SumOf(r)
 		}
 		return evidence.Sum{}, evidence.ErrAbsent
 	}
@@ -303,7 +302,7 @@ func readEvidence(ctx context.Context, db *storage.DB, blobs *storage.Blobs, nam
 		return b, s, fmt.Errorf("read the manifest of session %s: %w", id, err)
 	}
 	defer r.Close()
-	if b.manifest, err = readChanged(r, maxManifest); err != nil {
+	if b.manifest, err = readChanged(r, evidence.MaxManifest); err != nil {
 		return b, s, fmt.Errorf("read the manifest of session %s: %w", id, err)
 	}
 	b.found = func(f evidence.File) (evidence.Sum, error) {

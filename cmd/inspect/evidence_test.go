@@ -3,12 +3,16 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"inspect/checks/evidence"
+	"inspect/storage"
 )
 
 // One byte of one file makes the check fail and name that file, in whichever form
@@ -143,5 +147,108 @@ func TestEvidenceVerify(t *testing.T) {
 		if out, err := check(asTar(t.TempDir(), files)); err != errEvidence || !strings.Contains(out, "manifest.json") {
 			t.Fatalf("byte %d of the manifest: %v %s", at, err, out)
 		}
+	}
+}
+
+// What export writes is what verify takes, and what stands in the store is looked at
+// byte for byte.
+func TestEvidenceExport(t *testing.T) {
+	s := newShelf(t)
+	const id = "abcdefgh22"
+	url := "file://" + t.TempDir()
+	blobs, err := storage.OpenBlobs(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { blobs.Close() })
+	put := func(name, body string) evidence.File {
+		sum, n, err := blobs.Put(t.Context(), id, strings.NewReader(body), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.sql(`INSERT INTO evidence (session_id, name, sha256, bytes) VALUES ($1, $2, $3, $4)`, id, name, sum, n)
+		return evidence.File{Name: name, SHA256: sum, Bytes: n}
+	}
+	m := evidence.Manifest{Session: id, Files: []evidence.File{put("change.patch", "diff\n"), put("verify-unit.out", strings.Repeat("ok\n", 400))}}
+	body, digest, err := m.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	put("manifest.json", string(body))
+	put("build-web-3.json", "{}") // came later
+	s.sql(`UPDATE sessions SET receipt = jsonb_build_object('evidence', $1::text, 'branch', 'inspect/1') WHERE id = $2`, digest, id)
+	file := filepath.Join(t.TempDir(), "evidence.tar")
+	if _, err := s.run(evidenceCommand(), "export", id, "-o", file, "--evidence-url", url); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{id, "--evidence-url", url}, {file}, {file, "--receipt", digest}} {
+		if out, err := s.run(evidenceCommand(), append([]string{"verify"}, args...)...); err != nil || !strings.Contains(out, "2 files are what manifest.json says") {
+			t.Errorf("%q: %v %s", args, err, out)
+		}
+	}
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"manifest.json": `"session"`, "receipt.json": "inspect/1", "change.patch": "diff\n", "verify-unit.out": "ok\n", "build-web-3.json": "{}", "SHA256SUMS": "  change.patch"} {
+		changed := bytes.Clone(whole)
+		changed[bytes.LastIndex(changed, []byte(text))] ^= 1
+		if err := os.WriteFile(file, changed, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := s.run(evidenceCommand(), "verify", file); !errors.Is(err, errEvidence) || !strings.Contains(out, name) {
+			t.Errorf("%s changed: %v %s", name, err, out)
+		}
+	}
+	if err := os.WriteFile(file, whole[:len(whole)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := s.run(evidenceCommand(), "verify", file); !errors.Is(err, errEvidence) || !strings.Contains(out, "is missing") {
+		t.Errorf("cut: %v %s", err, out)
+	}
+	// In the store itself.
+	dir := strings.TrimPrefix(url, "file://")
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, m.Files[0].SHA256) {
+			return err
+		}
+		return os.WriteFile(path, []byte("diFf\n"), 0o600)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := s.run(evidenceCommand(), "verify", id, "--evidence-url", url); !errors.Is(err, errEvidence) || !strings.Contains(out, "change.patch was changed") || strings.Count(out, "\n") != 1 {
+		t.Errorf("%v %s", err, out)
+	}
+	if _, err := s.run(evidenceCommand(), "export", id, "--evidence-url", url); err == nil || !strings.Contains(err.Error(), "change.patch") {
+		t.Errorf("what was changed is exported: %v", err)
+	}
+}
+
+// Whatever is named as evidence is read within bounds, and waits for nobody.
+func TestEvidenceThatIsNone(t *testing.T) {
+	dir := t.TempDir()
+	m := evidence.Manifest{Files: []evidence.File{{Name: "pipe"}, {Name: "dir"}, {Name: "link"}, {Name: "../outside"}, {Name: ""}}}
+	body, _, err := m.Encode()
+	if err == nil {
+		err = errors.Join(os.WriteFile(filepath.Join(dir, "manifest.json"), body, 0o600), syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600),
+			os.Mkdir(filepath.Join(dir, "dir"), 0o700), os.Symlink("/etc/hostname", filepath.Join(dir, "link")), os.WriteFile(filepath.Join(dir, "noise"), []byte("FAIL\n"), 0o600))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{"manifest.json": "pipe is missing\ndir is missing\nlink is missing\n../outside is missing\n", "noise": "the archive cannot be read"} {
+		b, closing, err := openEvidence(t.Context(), dataFlags{}, "", filepath.Join(dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closing()
+		var out bytes.Buffer
+		if err := verifyEvidence(&out, b); !errors.Is(err, errEvidence) || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %v %s", file, err, &out)
+		}
+	}
+	if _, _, err := openEvidence(t.Context(), dataFlags{}, "", filepath.Join(dir, "dir")); err == nil {
+		t.Error("a directory is taken for evidence")
 	}
 }
