@@ -16,7 +16,7 @@ const (
 
 // readCobertura reads Cobertura's XML: the lines of each class with a file name.
 func readCobertura(name string, body []byte, p *profile) {
-	if why := badXML(body, maxCoberturaDepth, maxCoberturaElements); why != "" {
+	if why := badXML(body, maxCoberturaDepth, maxCoberturaElements, func(xml.StartElement) {}); why != "" {
 		p.broken("%s %s", name, why)
 		return
 	}

@@ -86,7 +86,7 @@ func readCoverage(v wire.VerifyResult, added []Added, open Opener) (*Coverage, e
 		case spec.CoverageCobertura:
 			readCobertura(name, body, p)
 		case spec.CoverageLCOV:
-			readLCOV(body, p)
+			readLCOV(name, body, p)
 		}
 		if p.lines == 0 {
 			p.broken("%s names no line", name)

@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,7 +25,8 @@ const maxJUnitElements = 3 * maxCases
 // readJUnit reads the XML that pytest, Maven, Jest, mocha, cargo-nextest and many
 // others write.
 func readJUnit(name string, body []byte, r *report) {
-	if why := badXML(body, maxJUnitDepth, maxJUnitElements); why != "" {
+	var said junitCounts
+	if why := badXML(body, maxJUnitDepth, maxJUnitElements, said.element); why != "" {
 		r.broken("%s %s", name, why)
 		return
 	}
@@ -33,24 +35,66 @@ func readJUnit(name string, body []byte, r *report) {
 		r.broken("%s is not XML that can be read: %s", name, redact.OneLine(err.Error(), 200))
 		return
 	}
-	before := len(r.cases)
+	read, failed := 0, 0
 	for _, s := range suites {
-		junitSuite(s, "", r)
+		n, bad := junitSuite(s, "", r)
+		read, failed = read+n, failed+bad
 	}
-	if len(r.cases) == before && !bytes.Contains(body, []byte("<testsuite")) {
+	switch {
+	case said.suites == 0:
 		r.broken("%s is not a JUnit report", name)
+	case read < said.cases:
+		r.broken("%s has tests where no JUnit report has any", name)
+	case read == 0 && said.tests > 0:
+		r.broken("%s says that there were %d tests and names none", name, said.tests)
+	case failed == 0 && said.failures > 0:
+		r.broken("%s says that %d failed and names none", name, said.failures)
 	}
 }
 
-func junitSuite(s junit.Suite, above string, r *report) {
+// junitCounts are what a document has and what it says of itself. Runners count in
+// different ways; only what no way of counting explains is held against it.
+type junitCounts struct {
+	suites, cases   int
+	tests, failures int // the most that one suite says
+}
+
+func (n *junitCounts) element(e xml.StartElement) {
+	switch e.Name.Local {
+	case "testcase":
+		n.cases++
+	case "testsuite", "testsuites":
+		n.suites++
+		failures := 0
+		for _, a := range e.Attr {
+			v, err := strconv.Atoi(a.Value)
+			if err != nil || v < 0 || v > maxCases {
+				continue
+			}
+			switch a.Name.Local {
+			case "tests":
+				n.tests = max(n.tests, v)
+			case "failures", "errors":
+				failures += v
+			}
+		}
+		n.failures = max(n.failures, failures)
+	}
+}
+
+// junitSuite adds a suite's tests and says how many there are, and how many of them
+// failed.
+func junitSuite(s junit.Suite, above string, r *report) (n, failed int) {
 	at := cmp.Or(s.Name, above)
 	for _, t := range s.Tests {
-		c := Case{Suite: cmp.Or(t.Classname, at), Name: t.Name, Outcome: TestPassed, Duration: max(t.Duration, 0)}
+		c := Case{Suite: cmp.Or(t.Classname, at), Name: cmp.Or(t.Name, "(no name)"), Outcome: TestPassed, Duration: t.Duration}
+		n++
 		switch t.Status {
 		case junit.StatusSkipped:
 			c.Outcome = TestSkipped
 		case junit.StatusFailed, junit.StatusError:
 			c.Outcome = TestFailed
+			failed++
 			var e junit.Error
 			errors.As(t.Error, &e)
 			c.output = strings.TrimSpace(strings.Join([]string{e.Message, e.Body, t.SystemOut, t.SystemErr}, "\n"))
@@ -66,13 +110,15 @@ func junitSuite(s junit.Suite, above string, r *report) {
 		r.add(c)
 	}
 	for _, sub := range s.Suites {
-		junitSuite(sub, at, r)
+		more, bad := junitSuite(sub, at, r)
+		n, failed = n+more, failed+bad
 	}
+	return n, failed
 }
 
 // badXML says what is wrong with a document before a reader gets it that an
-// enemy's could hurt; empty if nothing is.
-func badXML(body []byte, deepest, most int) string {
+// enemy's could hurt; empty if nothing is. Each element is shown to see.
+func badXML(body []byte, deepest, most int, see func(xml.StartElement)) string {
 	d := xml.NewDecoder(bytes.NewReader(body))
 	depth, elements := 0, 0
 	for {
@@ -104,6 +150,7 @@ func badXML(body []byte, deepest, most int) string {
 			if len(t.Attr) > 100 {
 				return "has an element with too many attributes"
 			}
+			see(t)
 		case xml.EndElement:
 			depth--
 		}

@@ -7,13 +7,17 @@ import (
 )
 
 // readLCOV reads lcov's tracefiles: DA records of the file that SF names.
-func readLCOV(body []byte, p *profile) {
-	file := ""
+func readLCOV(name string, body []byte, p *profile) {
+	file, open := "", false
 	for line := range bytes.Lines(body) {
 		key, value, _ := strings.Cut(strings.TrimSpace(string(line)), ":")
 		switch key {
 		case "SF":
+			if open {
+				p.broken("%s has a record without an end", name)
+			}
 			file, _ = inRepository(value)
+			open = true
 		case "DA":
 			f := strings.Split(value, ",")
 			if len(f) < 2 {
@@ -25,7 +29,10 @@ func readLCOV(body []byte, p *profile) {
 				p.mark(file, n, hits > 0)
 			}
 		case "end_of_record":
-			file = ""
+			file, open = "", false
 		}
+	}
+	if open {
+		p.broken("%s ends in the middle of a record", name)
 	}
 }

@@ -1,6 +1,7 @@
 package evidence
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -25,6 +26,7 @@ const (
 	maxFindings    = 20_000
 	maxNameBytes   = 512 // of each part of a test's identity
 	maxFailures    = 200
+	maxDuration    = 1000 * time.Hour // of a test
 	maxOutput      = 4 << 10
 )
 
@@ -89,6 +91,7 @@ func (r *report) broken(format string, args ...any) {
 // add takes a test. The same test again counts once, with its worst outcome.
 func (r *report) add(c Case) {
 	c.Suite, c.Name = identity(c.Suite), identity(c.Name)
+	c.Duration = min(max(c.Duration, 0), maxDuration) // libraries make of a NaN or of too much what they like
 	if r.at == nil {
 		r.at = map[ID]int{}
 	}
@@ -101,7 +104,7 @@ func (r *report) add(c Case) {
 	if i, ok := r.at[c.ID()]; ok {
 		have := &r.cases[i]
 		have.cached = have.cached || c.cached
-		have.Duration += c.Duration
+		have.Duration = min(have.Duration+c.Duration, maxDuration)
 		have.times += c.times
 		have.failed += c.failed
 		switch {
@@ -213,7 +216,8 @@ func eachFile(files []wire.ReportFile, open Opener, broken func(string, ...any),
 		case len(body) > maxFileBytes:
 			broken("%s is longer than %d MiB", name, maxFileBytes>>20)
 			continue
-		case len(body) == 0:
+		}
+		if body = bytes.TrimPrefix(body, []byte(byteOrderMark)); len(body) == 0 {
 			broken("%s is empty", name)
 			continue
 		}
@@ -221,6 +225,9 @@ func eachFile(files []wire.ReportFile, open Opener, broken func(string, ...any),
 	}
 	return nil
 }
+
+// byteOrderMark is what some tools begin a file with.
+const byteOrderMark = "\uFEFF"
 
 var errPath = errors.New("no path in the repository")
 

@@ -83,11 +83,70 @@ func TestHostileXML(t *testing.T) {
 		"other XML":    {`<html><body/></html>`, "is not a JUnit report"},
 		"crossed":      {`<testsuite><testcase></testsuite></testcase>`, "is not XML that can be read"},
 		"attributes":   {"<testsuite " + strings.Repeat(`a="" `, 200) + "/>", "too many attributes"},
+		"counts":       {`<testsuite tests="100" failures="0"><properties/></testsuite>`, "says that there were 100 tests and names none"},
+		"failures":     {`<testsuites failures="2"><testsuite name="s" tests="3"><testcase name="a"/></testsuite></testsuites>`, "says that 2 failed and names none"},
+		"errors":       {`<testsuite name="s" errors="1"><testcase name="a"/></testsuite>`, "says that 1 failed and names none"},
+		"misplaced":    {`<testsuites><testsuite name="s"><testcase name="a"/></testsuite><testcase name="b"><failure/></testcase></testsuites>`, "has tests where no JUnit report has any"},
+		"in a comment": {`<report><!-- <testsuite> --></report>`, "is not a JUnit report"},
+		"not UTF-8":    {"<testsuite name=\"s\"><testcase name=\"\xff\"/></testsuite>", "is not XML that can be read"},
+		"NUL":          {"<testsuite name=\"s\"><testcase name=\"\x00\"/></testsuite>", "is not XML that can be read"},
 		"encoding":     {`<?xml version="1.0" encoding="utf-16"?><testsuite/>`, "is not XML that can be read"},
 	} {
 		if r := junitOf(c.body); !strings.Contains(r.damage, c.want) {
 			t.Errorf("%s: %q", name, r.damage)
 		}
+	}
+}
+
+// What is odd and no lie is read all the same.
+func TestOddJUnit(t *testing.T) {
+	for name, c := range map[string]struct {
+		body string
+		want []Case
+	}{
+		"times": {`<testsuite name="s"><testcase name="nan" time="NaN"/><testcase name="inf" time="Inf"/><testcase name="minus" time="-5"/><testcase name="much" time="1e300"/><testcase name="none" time="soon"/></testsuite>`,
+			[]Case{{Suite: "s", Name: "nan", Outcome: TestPassed}, {Suite: "s", Name: "inf", Outcome: TestPassed}, {Suite: "s", Name: "minus", Outcome: TestPassed}, {Suite: "s", Name: "much", Outcome: TestPassed}, {Suite: "s", Name: "none", Outcome: TestPassed}}},
+		"no names":          {`<testsuite><testcase/><testcase classname="c"><failure/></testcase></testsuite>`, []Case{{Name: "(no name)", Outcome: TestPassed}, {Suite: "c", Name: "(no name)", Outcome: TestFailed}}},
+		"lines":             {"<?xml version=\"1.0\"?>\r\n<testsuite name=\"s\">\r\n<testcase name=\"a&#10;b\"/>\r\n</testsuite>\r\n", []Case{{Suite: "s", Name: "a\nb", Outcome: TestPassed}}},
+		"a flood of output": {`<testsuite name="s"><testcase name="a"><system-out>` + strings.Repeat("x", 8<<20) + `</system-out></testcase><system-out>` + strings.Repeat("y", 8<<20) + `</system-out></testsuite>`, []Case{{Suite: "s", Name: "a", Outcome: TestPassed}}},
+		"counts as people do": {`<testsuites tests="9" failures="1"><testsuite name="s" tests="2" failures="0" errors="1"><testcase name="a"/><testcase name="b"><error/></testcase></testsuite></testsuites>`,
+			[]Case{{Suite: "s", Name: "a", Outcome: TestPassed}, {Suite: "s", Name: "b", Outcome: TestFailed}}},
+	} {
+		r := junitOf(c.body)
+		for i := range r.cases { // how a number that is none is rounded differs between machines
+			if d := r.cases[i].Duration; d < 0 || d > maxDuration {
+				t.Errorf("%s: %s", name, d)
+			}
+			r.cases[i].Duration = 0
+		}
+		if d := cmp.Diff(c.want, r.cases, cmpopts.IgnoreUnexported(Case{})); d != "" || r.damage != "" {
+			t.Errorf("%s: %s %s", name, r.damage, d)
+		}
+	}
+	r := &report{}
+	for range 100 {
+		r.add(Case{Name: "a", Outcome: TestPassed, Duration: 1 << 62})
+	}
+	if r.cases[0].Duration != maxDuration {
+		t.Errorf("%s", r.cases[0].Duration)
+	}
+}
+
+// Files that begin with a byte order mark, as tools from elsewhere write them.
+func TestByteOrderMark(t *testing.T) {
+	files := map[string]string{
+		"junit": byteOrderMark + `<?xml version="1.0"?><testsuite name="s"><testcase name="a"/></testsuite>`, "sarif": byteOrderMark + `{"version":"2.1.0","runs":[{"results":[{"message":{"text":"x"}}]}]}`,
+		"tap": byteOrderMark + "1..1\r\nok 1 - a\r\n", "alone": byteOrderMark,
+	}
+	for _, v := range []wire.VerifyResult{
+		{Report: "junit:x", Reports: []wire.ReportFile{{Path: "x", SHA256: "junit"}}}, {Report: "sarif:x", Reports: []wire.ReportFile{{Path: "x", SHA256: "sarif"}}}, {Report: "tap", Stdout: "tap"},
+	} {
+		if r, err := readReport(v, opener(files)); err != nil || r.damage != "" || len(r.cases)+len(r.findings) != 1 {
+			t.Errorf("%s: %v %+v", v.Report, err, r)
+		}
+	}
+	if r, _ := readReport(wire.VerifyResult{Report: "junit:x", Reports: []wire.ReportFile{{Path: "x", SHA256: "alone"}}}, opener(files)); !strings.Contains(r.damage, "x is empty") {
+		t.Errorf("%q", r.damage)
 	}
 }
 
@@ -181,15 +240,20 @@ ok 2 - later # SKIP not now
 		damage string
 		n      int
 	}{
-		"1..2\nok 1 - a\nnot ok 2 - b # TODO later\n":  {"", 2},
-		"ok 1 - a\nok 2 - b\n":                         {"has no plan", 2},
-		"1..3\nok 1\nok 2\n":                           {"announces 3 tests and has 2", 2},
-		"1..2\nok 1 - a\nBail out! no disk\n":          {"gave up: no disk", 1},
-		"1..0 # SKIP nothing here\n":                   {"", 0},
-		"hello\n":                                      {"", 0},
-		"1..1\n" + strings.Repeat("x", 100<<10) + "\n": {"longer than 60 KiB", 0},
-		"1..999999999999\nok 1 a\n":                    {"no plan", 1},
-		"1..1\nokay then\nok 1 - x\n":                  {"", 1},
+		"1..2\nok 1 - a\nnot ok 2 - b # TODO later\n":                      {"", 2},
+		"ok 1 - a\nok 2 - b\n":                                             {"has no plan", 2},
+		"1..3\nok 1\nok 2\n":                                               {"announces 3 tests and has 2", 2},
+		"1..2\nok 1 - a\nBail out! no disk\n":                              {"gave up: no disk", 1},
+		"1..0 # SKIP nothing here\n":                                       {"", 0},
+		"hello\n":                                                          {"", 0},
+		"1..1\n" + strings.Repeat("x", 100<<10) + "\n":                     {"longer than 60 KiB", 0},
+		"1..999999999999\nok 1 a\n":                                        {"no plan", 1},
+		"1..1\nokay then\nok 1 - x\n":                                      {"", 1},
+		"1..1\n1..3\nok 1\nok 2\nok 3\n":                                   {"two plans", 3},
+		"TAP version 14\n1..1\nok 1 - a\nTAP version 14\nok 1 - b\n1..1\n": {"", 2},
+		"TAP version 14\n1..2\nok 1 - a\nTAP version 14\nok 1 - b\nok 2 - c\nok 3 - d\n1..3\n":           {"announces 2 tests and has 1", 4},
+		"TAP version 14\r\n# Subtest: x\r\n    1..1\r\n    ok 1 - y \\# SKIP no\r\nok 1 - x\r\n1..1\r\n": {"", 2},
+		"1..1\nok 1 - \xff\xfe\n": {"", 1},
 	} {
 		if r := tapOf(t, body); len(r.cases) != c.n || (r.damage == "") != (c.damage == "") || !strings.Contains(r.damage, c.damage) {
 			t.Errorf("%.60q: %d tests, %q", body, len(r.cases), r.damage)
@@ -242,6 +306,53 @@ func TestSARIF(t *testing.T) {
 		readSARIF("r", []byte(body), r)
 		if (r.damage == "") != (want == "") || !strings.Contains(r.damage, want) {
 			t.Errorf("%.40q: %q", body, r.damage)
+		}
+	}
+}
+
+// What results leave to the description of their rule, and addresses as they may
+// be written.
+func TestSARIFRules(t *testing.T) {
+	body := `{"version":"2.1.0","runs":[{"tool":{"driver":{"name":"lint","rules":[{"id":"A","shortDescription":{"text":"what A means"},"defaultConfiguration":{"level":"error"}},{"id":"B","shortDescription":null}]}},
+"originalUriBaseIds":{"SUB":{"uri":"file:///workspace/sub/"},"AWAY":{"uri":"file:///elsewhere/"}},"invocations":[{"executionSuccessful":true}],"results":[
+{"ruleIndex":0,"message":{"id":"x"},"locations":[{"physicalLocation":{"artifactLocation":{"uri":"a%20b.go","uriBaseId":"SUB"}}}]},
+{"rule":{"index":1},"message":{"markdown":"**B**"},"locations":[{"physicalLocation":{"artifactLocation":{"uri":"c.go","uriBaseId":"AWAY"}}}]},
+{"ruleIndex":0,"ruleId":"A/1","level":"note","message":{"text":"own"},"locations":[{"physicalLocation":{"artifactLocation":{"uri":"%2e%2e/x"}}}]},
+{"ruleIndex":4294967295,"message":{"text":"far"}}]}]}`
+	r := &report{}
+	readSARIF("r", []byte(body), r)
+	want := []Finding{{Rule: "A", Level: "error", Path: "sub/a b.go", Message: "what A means"}, {Rule: "B", Level: "warning", Path: "c.go", Message: "**B**"},
+		{Rule: "A/1", Level: "note", Path: "%2e%2e/x", Message: "own"}, {Level: "warning", Message: "far"}}
+	if d := cmp.Diff(want, r.findings); d != "" || r.damage != "" {
+		t.Errorf("%q %s", r.damage, d)
+	}
+	for body, want := range map[string]string{
+		`{"version":"2.1.0"}`: "no run of any tool", `{"version":"2.1.0","runs":[]}`: "no run of any tool", `{"version":"2.1.0","runs":[null]}`: "no run of any tool",
+		`{"version":"2.1.0","runs":[{"invocations":[{"executionSuccessful":false}],"results":[]}]}`: "did not run to a good end",
+	} {
+		v := wire.VerifyResult{Name: "lint", Report: "sarif:x", Reports: []wire.ReportFile{{Path: "x", SHA256: "f"}}}
+		c, err := judgeOne(v, opener(map[string]string{"f": body}))
+		if err != nil || c.Passed || !strings.Contains(c.Doubt, want) {
+			t.Errorf("%s: %v %+v", body, err, c)
+		}
+	}
+}
+
+func TestCutTracefiles(t *testing.T) {
+	for body, want := range map[string]string{"SF:a.go\nDA:1,1\n": "ends in the middle", "SF:a.go\nDA:1,1\nSF:b.go\nDA:1,0\nend_of_record\n": "a record without an end", "SF:a.go\r\nDA:1,1\r\nend_of_record\r\n": ""} {
+		c, err := readCoverage(wire.VerifyResult{Coverage: "lcov:x", CoverageFiles: []wire.ReportFile{{Path: "x", SHA256: "f"}}}, []Added{{Path: "a.go", Lines: []int{1}}}, opener(map[string]string{"f": body}))
+		if err != nil || (c.Damage == "") != (want == "") || !strings.Contains(c.Damage, want) {
+			t.Errorf("%q: %v %+v", body, err, c)
+		}
+	}
+}
+
+func TestCoberturaPaths(t *testing.T) {
+	for path, known := range map[string]bool{"/workspace/pkg/a.go": true, "pkg/a.go": true, "a.go": true, "/elsewhere/pkg/a.go": false, "../pkg/a.go": false, "file:///workspace/pkg/a.go": true} {
+		body := `<coverage><class filename="` + path + `"><lines><line number="3" hits="1"/><line number="NaN" hits="1"/><line number="4" hits="NaN"/><line number="-1" hits="1"/></lines></class></coverage>`
+		c, err := readCoverage(wire.VerifyResult{Coverage: "cobertura:x", CoverageFiles: []wire.ReportFile{{Path: "x", SHA256: "f"}}}, []Added{{Path: "pkg/a.go", Lines: []int{3}}}, opener(map[string]string{"f": body}))
+		if err != nil || (c.Damage == "") != known || known && *c != (Coverage{Lines: 1, Covered: 1}) {
+			t.Errorf("%s: %v %+v", path, err, c)
 		}
 	}
 }
@@ -344,7 +455,7 @@ func FuzzReports(f *testing.F) {
 		case 5:
 			readCobertura("r", body, p)
 		case 6:
-			readLCOV(body, p)
+			readLCOV("r", body, p)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -2,6 +2,7 @@ package evidence
 
 import (
 	"bytes"
+	"net/url"
 	"strings"
 
 	"github.com/owenrumney/go-sarif/v2/sarif"
@@ -28,9 +29,16 @@ func readSARIF(name string, body []byte, r *report) {
 		r.broken("%s is not a SARIF report of version 2", name)
 		return
 	}
+	ran := false
 	for _, run := range s.Runs {
 		if run == nil {
 			continue
+		}
+		ran = true
+		for _, in := range run.Invocations {
+			if in != nil && in.ExecutionSuccessful != nil && !*in.ExecutionSuccessful {
+				r.broken("%s says that its tool did not run to a good end", name)
+			}
 		}
 		for _, res := range run.Results {
 			if res == nil || len(res.Suppressions) > 0 || kindOf(res) != "fail" {
@@ -40,8 +48,11 @@ func readSARIF(name string, body []byte, r *report) {
 				r.broken("it has more than %d findings", maxFindings)
 				return
 			}
-			r.findings = append(r.findings, sarifFinding(res))
+			r.findings = append(r.findings, sarifFinding(run, res))
 		}
+	}
+	if !ran {
+		r.broken("%s tells of no run of any tool", name)
 	}
 }
 
@@ -53,27 +64,46 @@ func kindOf(res *sarif.Result) string {
 	return *res.Kind
 }
 
-func sarifFinding(res *sarif.Result) Finding {
+func sarifFinding(run *sarif.Run, res *sarif.Result) Finding {
 	f := Finding{Level: "warning"}
-	if res.Level != nil {
-		switch *res.Level {
-		case "error":
-			f.Level = "error"
-		case "note", "none":
-			f.Level = "note"
-		}
+	rule := ruleOf(run, res)
+	level := ""
+	switch {
+	case res.Level != nil:
+		level = *res.Level
+	case rule != nil && rule.DefaultConfiguration != nil:
+		level = rule.DefaultConfiguration.Level
 	}
-	if res.RuleID != nil {
-		f.Rule = redact.OneLine(*res.RuleID, 200)
+	switch level {
+	case "error":
+		f.Level = "error"
+	case "note", "none":
+		f.Level = "note"
 	}
-	if res.Message.Text != nil {
-		f.Message = redact.Cut(redact.Visible(*res.Message.Text), 1000)
+	switch {
+	case res.RuleID != nil:
+		f.Rule = *res.RuleID
+	case rule != nil:
+		f.Rule = rule.ID
 	}
+	f.Rule = redact.OneLine(f.Rule, 200)
+	switch m := res.Message; {
+	case m.Text != nil:
+		f.Message = *m.Text
+	case m.Markdown != nil:
+		f.Message = *m.Markdown
+	case rule != nil && rule.ShortDescription != nil && rule.ShortDescription.Text != nil:
+		f.Message = *rule.ShortDescription.Text
+	}
+	f.Message = redact.Cut(redact.Visible(f.Message), 1000)
 	for _, l := range res.Locations {
 		if l == nil || l.PhysicalLocation == nil || l.PhysicalLocation.ArtifactLocation == nil || l.PhysicalLocation.ArtifactLocation.URI == nil {
 			continue
 		}
-		p, err := inRepository(*l.PhysicalLocation.ArtifactLocation.URI)
+		p, err := inRepository(sarifPath(run, l.PhysicalLocation.ArtifactLocation))
+		if err != nil { // told from a directory that is not there
+			p, err = inRepository(*l.PhysicalLocation.ArtifactLocation.URI)
+		}
 		if err != nil {
 			continue
 		}
@@ -84,4 +114,31 @@ func sarifFinding(res *sarif.Result) Finding {
 		break
 	}
 	return f
+}
+
+// ruleOf is the rule of a result, as far as the run describes it by its number.
+func ruleOf(run *sarif.Run, res *sarif.Result) *sarif.ReportingDescriptor {
+	at := res.RuleIndex
+	if at == nil && res.Rule != nil {
+		at = res.Rule.Index
+	}
+	if at == nil || run.Tool.Driver == nil || *at >= uint(len(run.Tool.Driver.Rules)) {
+		return nil
+	}
+	return run.Tool.Driver.Rules[*at]
+}
+
+// sarifPath is the path that an address means, in the directory that it is told
+// from, if that is said.
+func sarifPath(run *sarif.Run, at *sarif.ArtifactLocation) string {
+	address := *at.URI
+	if at.URIBaseId != nil && !strings.HasPrefix(address, "/") && !strings.Contains(address, "://") {
+		if base := run.OriginalUriBaseIDs[*at.URIBaseId]; base != nil && base.URI != nil && strings.HasPrefix(*base.URI, "file://") {
+			address = strings.TrimSuffix(*base.URI, "/") + "/" + address
+		}
+	}
+	if p, err := url.PathUnescape(address); err == nil {
+		address = p
+	}
+	return address
 }

@@ -27,7 +27,7 @@ func readTAP(from io.Reader, r *report) error {
 	s.Buffer(nil, maxReportLine)
 	p := tapReader{r: r, planned: -1}
 	for s.Scan() {
-		p.line(strings.TrimRight(strings.ToValidUTF8(s.Text(), "\uFFFD"), "\r"))
+		p.line(strings.TrimPrefix(strings.TrimRight(strings.ToValidUTF8(s.Text(), "\uFFFD"), "\r"), byteOrderMark))
 	}
 	p.flush()
 	switch err := s.Err(); {
@@ -37,12 +37,20 @@ func readTAP(from io.Reader, r *report) error {
 		return err
 	case limited.N == 0:
 		r.broken("it is longer than %d MiB", maxReportBytes>>20)
-	case p.planned < 0 && p.seen > 0:
-		r.broken("it has no plan, so that it may end in the middle")
-	case p.planned >= 0 && p.planned != p.seen:
-		r.broken("it announces %d tests and has %d", p.planned, p.seen)
+	default:
+		p.ends()
 	}
 	return nil
+}
+
+// ends compares what was announced with what came.
+func (p *tapReader) ends() {
+	switch {
+	case p.planned < 0 && p.seen > 0:
+		p.r.broken("it has no plan, so that it may end in the middle")
+	case p.planned >= 0 && p.planned != p.seen:
+		p.r.broken("it announces %d tests and has %d", p.planned, p.seen)
+	}
 }
 
 type tapReader struct {
@@ -83,7 +91,15 @@ func (p *tapReader) line(text string) {
 		p.names[depth] = strings.TrimPrefix(body, "# Subtest: ")
 	case indent == 0 && strings.HasPrefix(body, "Bail out!"):
 		p.r.broken("the tests gave up: %s", Case{Name: strings.TrimPrefix(body, "Bail out!")})
+	case indent == 0 && strings.HasPrefix(body, "TAP version "):
+		// Another run's, where a command runs several.
+		p.flush()
+		p.ends()
+		p.planned, p.seen, p.names = -1, 0, nil
 	case indent == 0 && tapPlan.MatchString(body):
+		if p.planned >= 0 {
+			p.r.broken("it has two plans")
+		}
 		p.planned, _ = strconv.Atoi(tapPlan.FindStringSubmatch(body)[1])
 	case p.last != nil && (strings.HasPrefix(body, "#") || indent > p.indent):
 		if d := tapDuration.FindStringSubmatch(body); d != nil {
