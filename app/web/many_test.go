@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/chromedp"
 
 	"inspect/envs/wire"
@@ -56,6 +58,26 @@ func TestPageOfManyEvents(t *testing.T) {
 	c.do(chromedp.WaitVisible(chromedp.CSS(fmt.Sprintf(`#events > li[value="%d"]`, 20_000-eventsOnPage))))
 }
 
+// busy is how long the page's thread has computed so far, whatever else the machine
+// does, and how much of that was spent on style and layout.
+func (c *chrome) busy() (all, layout time.Duration) {
+	c.t.Helper()
+	r, err := chromedp.Call(c.ctx, performance.GetMetrics, cdp.Empty{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, m := range r.Metrics {
+		d := time.Duration(m.Value * float64(time.Second))
+		switch m.Name {
+		case "TaskDuration":
+			all = d
+		case "LayoutDuration", "RecalcStyleDuration":
+			layout += d
+		}
+	}
+	return all, layout
+}
+
 // A page that follows a session keeps up with more events than a runner may send,
 // and does not grow.
 func TestPageKeepsUp(t *testing.T) {
@@ -69,7 +91,11 @@ func TestPageKeepsUp(t *testing.T) {
 	c.look(1280, 900, "light", true)
 	c.open("/sessions/open")
 	last := func() int { return ask[int](c, `+document.querySelector("#events > li:last-child").value`) }
+	if _, err := chromedp.Call(c.ctx, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks}); err != nil {
+		t.Fatal(err)
+	}
 	var worst time.Duration
+	wasBusy, wasLayout := c.busy()
 	begun := time.Now()
 	for i := range rounds {
 		s.many("open", before+1+i*each, each)
@@ -82,8 +108,14 @@ func TestPageKeepsUp(t *testing.T) {
 		}
 		worst = max(worst, time.Since(told))
 	}
+	took := time.Since(begun)
+	busy, layout := c.busy()
+	busy, layout = (busy-wasBusy)/(rounds*each), (layout-wasLayout)/(rounds*each)
 	nodes, kept := ask[int](c, `document.querySelectorAll("*").length`), ask[int](c, `document.querySelectorAll("#events > li").length`)
-	t.Logf("%d events in %s, %.0f a second; at most %s behind; %d elements", each*rounds, time.Since(begun), each*rounds/time.Since(begun).Seconds(), worst, nodes)
+	t.Logf("%d events in %s, %.0f a second; at most %s behind; the page computes %s for each, of which %s layout; %d elements", each*rounds, took, each*rounds/took.Seconds(), worst, busy, layout, nodes)
+	if busy > time.Second/1000/2 { // with a thousand in a second
+		t.Errorf("the page computes %s for each event", busy)
+	}
 	if kept > liveKept || nodes > 8*liveKept {
 		t.Errorf("the page has %d events and %d elements", kept, nodes)
 	}

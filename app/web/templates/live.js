@@ -7,8 +7,16 @@
   const kept = 500; // as the server has it
   const source = new EventSource(list.dataset.live);
   source.addEventListener("add", (e) => {
-    list.insertAdjacentHTML("beforeend", e.data);
-    while (list.children.length > kept) list.firstElementChild.remove();
+    const come = document.createRange().createContextualFragment(e.data);
+    const over = list.children.length + come.childElementCount - kept;
+    if (over >= list.children.length) return list.replaceChildren(come);
+    if (over > 0) {
+      const gone = document.createRange();
+      gone.setStartBefore(list.firstChild);
+      gone.setEndAfter(list.children[over - 1]);
+      gone.deleteContents();
+    }
+    list.append(come);
   });
   source.addEventListener("state", (e) => { state.innerHTML = e.data; });
   source.addEventListener("reload", () => {
