@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -40,6 +41,8 @@ func appendEvents(ctx context.Context, q *storage.Queries, s *storage.Session, e
 	if len(events) == 0 {
 		return nil
 	}
+	// One statement for all: a runner sends up to a thousand, and what it sends waits.
+	rows := make([]eventRow, 0, len(events))
 	for _, n := range events {
 		e := audit.Event{
 			Session: s.ID, Seq: s.EventsCount + 1, Generation: n.generation, Number: numberOf(n.number), Kind: n.kind, At: n.at, Data: n.data,
@@ -47,19 +50,32 @@ func appendEvents(ctx context.Context, q *storage.Queries, s *storage.Session, e
 		if err := e.Seal(s.EventsHead); err != nil {
 			return fmt.Errorf("recording an event: %w", err)
 		}
-		if err := q.InsertEvent(ctx, storage.InsertEventParams{
-			SessionID: s.ID, Seq: e.Seq, Generation: e.Generation, Number: n.number,
-			Kind: e.Kind, Data: e.Data, At: e.At, Hash: e.Hash,
-		}); err != nil {
-			return fmt.Errorf("recording an event: %w", err)
-		}
+		rows = append(rows, eventRow{e.Seq, e.Generation, numberOf(n.number), e.Kind, e.Data, e.At, hex.EncodeToString(e.Hash)})
 		s.EventsCount, s.EventsHead = e.Seq, e.Hash
 	}
-	err := q.SetEventsHead(ctx, storage.SetEventsHeadParams{ID: s.ID, EventsCount: s.EventsCount, EventsHead: s.EventsHead})
+	body, err := json.Marshal(rows)
+	if err == nil {
+		err = q.InsertEvents(ctx, storage.InsertEventsParams{SessionID: s.ID, Events: body})
+	}
+	if err != nil {
+		return fmt.Errorf("recording events: %w", err)
+	}
+	err = q.SetEventsHead(ctx, storage.SetEventsHeadParams{ID: s.ID, EventsCount: s.EventsCount, EventsHead: s.EventsHead})
 	if err != nil {
 		return fmt.Errorf("recording an event: %w", err)
 	}
 	return nil
+}
+
+// eventRow is an event as InsertEvents takes it.
+type eventRow struct {
+	Seq        int64           `json:"seq"`
+	Generation int32           `json:"generation"`
+	Number     *int64          `json:"number"`
+	Kind       string          `json:"kind"`
+	Data       json.RawMessage `json:"data"`
+	At         time.Time       `json:"at"`
+	Hash       string          `json:"hash"` // hexadecimal
 }
 
 func numberOf(n sql.NullInt64) *int64 {

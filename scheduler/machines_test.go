@@ -117,6 +117,34 @@ func TestEventsAreTakenOnceAndInOrder(t *testing.T) {
 	}
 }
 
+// Events may be as large and as many as one call may hold; whatever stands in them
+// is stored as it came.
+func TestManyEventsAtOnce(t *testing.T) {
+	ctx := context.Background()
+	w := newWorld(t)
+	s := w.scheduler()
+	sess, r := w.running(s)
+	var events []wire.Event
+	for i := range int64(wire.MaxEventsPerSecond) {
+		events = append(events, wire.Event{Number: i + 1, Kind: wire.EventTool, At: w.clock.Now(), Data: wire.Tool{Name: "bash", Title: `😀 "\\u0000 {}`, Output: strings.Repeat("ok\n", 500)}})
+	}
+	begun := time.Now()
+	if reply, err := s.AppendEvents(ctx, r, events); err != nil || reply.Acked != int64(len(events)) {
+		t.Fatalf("%+v, %v", reply, err)
+	}
+	t.Logf("%d events in %s", len(events), time.Since(begun))
+	if err := VerifyEvents(ctx, w.db.Q(), sess.ID, "", 0); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.count(sess.ID, wire.EventTool); n != len(events) {
+		t.Errorf("%d are there", n)
+	}
+	var tx, words int
+	if err := w.db.SQL().QueryRow(`SELECT count(DISTINCT xmin::text), count(*) FILTER (WHERE data->>'title' = $2) FROM events WHERE session_id = $1 AND kind = 'tool'`, sess.ID, `😀 "\\u0000 {}`).Scan(&tx, &words); err != nil || tx != 1 || words != len(events) {
+		t.Errorf("in %d transactions, %d as they came: %v", tx, words, err)
+	}
+}
+
 func TestMalformedAndTooManyEventsAreDroppedWithOneNote(t *testing.T) {
 	ctx := context.Background()
 	w := newWorld(t)

@@ -596,33 +596,21 @@ func (q *Queries) InsertDirective(ctx context.Context, arg InsertDirectiveParams
 	return id, err
 }
 
-const insertEvent = `-- name: InsertEvent :exec
+const insertEvents = `-- name: InsertEvents :exec
 INSERT INTO events (session_id, seq, generation, number, kind, data, at, hash)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+SELECT $1, e.seq, e.generation, e.number, e.kind, COALESCE(e.data, 'null'), e.at, decode(e.hash, 'hex')
+FROM jsonb_to_recordset($2::jsonb) AS e (seq bigint, generation integer, number bigint, kind text, data jsonb, at timestamptz, hash text)
+ORDER BY e.seq
 `
 
-type InsertEventParams struct {
-	SessionID  string
-	Seq        int64
-	Generation int32
-	Number     sql.NullInt64
-	Kind       string
-	Data       json.RawMessage
-	At         time.Time
-	Hash       []byte
+type InsertEventsParams struct {
+	SessionID string
+	Events    json.RawMessage
 }
 
-func (q *Queries) InsertEvent(ctx context.Context, arg InsertEventParams) error {
-	_, err := q.db.ExecContext(ctx, insertEvent,
-		arg.SessionID,
-		arg.Seq,
-		arg.Generation,
-		arg.Number,
-		arg.Kind,
-		arg.Data,
-		arg.At,
-		arg.Hash,
-	)
+// As a list of objects, hash in hexadecimal. A null of JSON is a value like others.
+func (q *Queries) InsertEvents(ctx context.Context, arg InsertEventsParams) error {
+	_, err := q.db.ExecContext(ctx, insertEvents, arg.SessionID, arg.Events)
 	return err
 }
 

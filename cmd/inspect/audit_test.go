@@ -66,7 +66,7 @@ func (a *audited) session(id string, n int) (head string) {
 			err = e.Seal(prev)
 		}
 		if err == nil {
-			err = q.InsertEvent(context.Background(), storage.InsertEventParams{SessionID: id, Seq: e.Seq, Kind: e.Kind, Data: e.Data, At: e.At, Hash: e.Hash})
+			err = q.InsertEvents(context.Background(), storage.InsertEventsParams{SessionID: id, Events: []byte(fmt.Sprintf(`[{"seq":%d,"generation":0,"kind":%q,"data":%s,"at":%q,"hash":"%x"}]`, e.Seq, e.Kind, e.Data, e.At.Format(time.RFC3339Nano), e.Hash))})
 		}
 		if err != nil {
 			a.t.Fatal(err)

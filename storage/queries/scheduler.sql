@@ -172,9 +172,12 @@ UPDATE attempts SET reaped_at = sqlc.arg(now)::timestamptz
 WHERE session_id = sqlc.arg(session_id) AND generation = sqlc.arg(generation) AND reaped_at IS NULL
   AND (keep_until IS NULL OR keep_until <= sqlc.arg(now)::timestamptz);
 
--- name: InsertEvent :exec
+-- name: InsertEvents :exec
+-- As a list of objects, hash in hexadecimal. A null of JSON is a value like others.
 INSERT INTO events (session_id, seq, generation, number, kind, data, at, hash)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
+SELECT sqlc.arg(session_id), e.seq, e.generation, e.number, e.kind, COALESCE(e.data, 'null'), e.at, decode(e.hash, 'hex')
+FROM jsonb_to_recordset(sqlc.arg(events)::jsonb) AS e (seq bigint, generation integer, number bigint, kind text, data jsonb, at timestamptz, hash text)
+ORDER BY e.seq;
 
 -- name: SetEventsHead :exec
 UPDATE sessions SET events_count = $2, events_head = $3 WHERE id = $1;
