@@ -12,6 +12,18 @@ import (
 	"time"
 )
 
+const reportBegin = `-- name: ReportBegin :one
+SELECT s.finished_at FROM sessions s WHERE s.finished_at >= $1::timestamptz ORDER BY s.finished_at LIMIT 1
+`
+
+// When the first session ended since a time.
+func (q *Queries) ReportBegin(ctx context.Context, since time.Time) (sql.NullTime, error) {
+	row := q.db.QueryRowContext(ctx, reportBegin, since)
+	var finished_at sql.NullTime
+	err := row.Scan(&finished_at)
+	return finished_at, err
+}
+
 const reportRepositories = `-- name: ReportRepositories :many
 
 SELECT r.id, r.installation_id, r.owner, r.name FROM sessions s JOIN repositories r ON r.id = s.repository_id
@@ -80,7 +92,7 @@ SELECT s.state, s.reason, s.requester_login, s.finished_at, s.pull_request, r.ow
   COALESCE(p.paths, '[]')::jsonb AS paths
 FROM sessions s JOIN repositories r ON r.id = s.repository_id
   LEFT JOIN session_sums z ON z.session_id = s.id AND z.finished_at = s.finished_at
-  LEFT JOIN LATERAL (SELECT id, finished_at, harness, model, attempts, ready, restore, stale, sandbox_seconds, endless, unpriced, cost, tools FROM session_figures x WHERE x.id = CASE WHEN z.session_id IS NULL THEN s.id END) f ON true
+  LEFT JOIN LATERAL (SELECT id, finished_at, harness, model, attempts, ready, restore, stale, sandbox_seconds, endless, unpriced, cost, tools FROM session_figures x WHERE z.session_id IS NULL AND x.id = s.id OFFSET 0) f ON true
   LEFT JOIN session_outcomes o ON o.session_id = s.id
   LEFT JOIN pulls p ON o.opened AND o.merged_at IS NOT NULL AND p.repository_id = s.repository_id AND p.number = o.pull_request
 WHERE s.finished_at >= $1::timestamptz AND s.finished_at < $2::timestamptz
@@ -128,7 +140,8 @@ type ReportSessionsRow struct {
 // separated by commas). ready and restore are lists of nanoseconds, tools is -1
 // where events were removed, opened is null where nothing is known of a pull
 // request, paths are those of a merged one that the session opened. What is summed
-// up already is not read anew: a plain condition would be looked at only after that.
+// up already is not read anew: without the offset the planner may compute the figures
+// of all sessions there are and join them.
 func (q *Queries) ReportSessions(ctx context.Context, arg ReportSessionsParams) ([]ReportSessionsRow, error) {
 	rows, err := q.db.QueryContext(ctx, reportSessions,
 		arg.Since,

@@ -159,37 +159,75 @@ type Day struct {
 // NewReport adds up. The parts of each of bys come in its order, those with
 // most sessions first.
 func NewReport(since, until time.Time, f Filter, bys []By, list []Ended) Report {
-	var all []*Ended
+	a := NewAdder(since, until, f, bys)
 	for i := range list {
-		if f.takes(&list[i]) {
-			all = append(all, &list[i])
-		}
+		a.Add(&list[i])
 	}
-	r := Report{Since: since.UTC(), Until: until.UTC(), Filter: f, Total: add(all), Parts: []Part{}, Days: []Day{}}
+	return a.Report()
+}
+
+// Adder makes a report of sessions that come one after the other, and keeps none
+// of them.
+type Adder struct {
+	report Report
+	bys    []By
+	total  *sums
+	parts  map[By]map[string]*sums
+	days   map[string]Day
+}
+
+// NewAdder begins a report.
+func NewAdder(since, until time.Time, f Filter, bys []By) *Adder {
+	a := &Adder{
+		report: Report{Since: since.UTC(), Until: until.UTC(), Filter: f, Parts: []Part{}, Days: []Day{}},
+		bys:    bys, total: newSums(), parts: map[By]map[string]*sums{}, days: map[string]Day{},
+	}
 	for _, by := range bys {
-		groups := map[string][]*Ended{}
-		for _, e := range all {
-			groups[by.Of(e)] = append(groups[by.Of(e)], e)
+		a.parts[by] = map[string]*sums{}
+	}
+	return a
+}
+
+// Add takes a session, if the filter does.
+func (a *Adder) Add(e *Ended) {
+	if !a.report.Filter.takes(e) {
+		return
+	}
+	a.total.add(e)
+	for _, by := range a.bys {
+		name := by.Of(e)
+		s := a.parts[by][name]
+		if s == nil {
+			s = newSums()
+			a.parts[by][name] = s
 		}
+		s.add(e)
+	}
+	date := e.At.UTC().Format(time.DateOnly)
+	d := a.days[date]
+	if d.Sessions++; e.State == delivered {
+		d.Delivered++
+	}
+	a.days[date] = d
+}
+
+// Report is what the sessions so far come to.
+func (a *Adder) Report() Report {
+	r := a.report
+	r.Total, r.Parts, r.Days = a.total.part(), []Part{}, []Day{}
+	for _, by := range a.bys {
+		groups := a.parts[by]
 		names := slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
-			return cmp.Or(cmp.Compare(len(groups[b]), len(groups[a])), cmp.Compare(a, b))
+			return cmp.Or(cmp.Compare(groups[b].sessions, groups[a].sessions), cmp.Compare(a, b))
 		})
 		for _, name := range names {
-			p := add(groups[name])
+			p := groups[name].part()
 			p.By, p.Name = by, name
 			r.Parts = append(r.Parts, p)
 		}
 	}
-	days := map[string]Day{}
-	for _, e := range all {
-		d := days[e.At.UTC().Format(time.DateOnly)]
-		if d.Sessions++; e.State == delivered {
-			d.Delivered++
-		}
-		days[e.At.UTC().Format(time.DateOnly)] = d
-	}
-	for _, date := range slices.Sorted(maps.Keys(days)) {
-		d := days[date]
+	for _, date := range slices.Sorted(maps.Keys(a.days)) {
+		d := a.days[date]
 		d.Date = date
 		r.Days = append(r.Days, d)
 	}
@@ -285,11 +323,9 @@ func (s *sums) pull(e *Ended) {
 	}
 }
 
-func add(all []*Ended) Part {
-	s := sums{causes: map[Cause]int{}}
-	for _, e := range all {
-		s.add(e)
-	}
+func newSums() *sums { return &sums{causes: map[Cause]int{}} }
+
+func (s *sums) part() Part {
 	p := Part{Figures: s.figures(), Causes: []Cause{}}
 	for c, n := range s.causes {
 		c.Sessions = n

@@ -32,7 +32,11 @@ type reportView struct {
 type reportTable struct {
 	By    measure.By
 	Parts []measure.Part
+	More  int // that are not shown
 }
+
+// maxParts is how many lines of one table a page shows; files have all.
+const maxParts = 100
 
 // report shows what the sessions of a time came to, or gives it away as CSV or JSON.
 func (p *pages) report(w http.ResponseWriter, r *http.Request) {
@@ -58,12 +62,12 @@ func (p *pages) report(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	all, err := tally.Ended(r.Context(), p.db.Q(), period)
-	if err != nil {
+	adder := measure.NewAdder(since, now, v.Filter, measure.Bys)
+	if err := tally.Each(r.Context(), p.db.Q(), period, adder.Add); err != nil {
 		p.broken(w, r, err)
 		return
 	}
-	v.Report = measure.NewReport(since, now, v.Filter, measure.Bys, all)
+	v.Report = adder.Report()
 	switch r.URL.Path {
 	case "/report.json":
 		writeJSON(w, http.StatusOK, v.Report)
@@ -80,7 +84,9 @@ func (p *pages) report(w http.ResponseWriter, r *http.Request) {
 
 func (p *pages) reportPage(w http.ResponseWriter, r *http.Request, v reportView) {
 	for _, by := range measure.Bys {
-		v.Tables = append(v.Tables, reportTable{by, v.Report.By(by)})
+		parts := v.Report.By(by)
+		shown := parts[:min(len(parts), maxParts)]
+		v.Tables = append(v.Tables, reportTable{by, shown, len(parts) - len(shown)})
 	}
 	for _, c := range v.Report.Charts() {
 		var b strings.Builder

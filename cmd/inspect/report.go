@@ -71,11 +71,11 @@ func (c *reportFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer db.Close()
-	all, err := tally.Ended(cmd.Context(), db.Q(), tally.Period{Since: since, Until: now, Everywhere: true})
-	if err != nil {
+	adder := measure.NewAdder(since, now, c.filter, bys)
+	if err := tally.Each(cmd.Context(), db.Q(), tally.Period{Since: since, Until: now, Everywhere: true}, adder.Add); err != nil {
 		return err
 	}
-	r, out := measure.NewReport(since, now, c.filter, bys, all), cmd.OutOrStdout()
+	r, out := adder.Report(), cmd.OutOrStdout()
 	switch {
 	case c.asCSV:
 		return r.CSV(out)

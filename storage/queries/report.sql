@@ -7,12 +7,17 @@ WHERE s.finished_at >= sqlc.arg(since)::timestamptz AND s.finished_at < sqlc.arg
   AND (sqlc.arg(repository)::text = '' OR lower(r.owner || '/' || r.name) = lower(sqlc.arg(repository)))
 GROUP BY r.id ORDER BY max(s.finished_at) DESC, r.id LIMIT sqlc.arg(at_most);
 
+-- name: ReportBegin :one
+-- When the first session ended since a time.
+SELECT s.finished_at FROM sessions s WHERE s.finished_at >= sqlc.arg(since)::timestamptz ORDER BY s.finished_at LIMIT 1;
+
 -- name: ReportSessions :many
 -- Sessions that ended in a period, everywhere or in some repositories (ids,
 -- separated by commas). ready and restore are lists of nanoseconds, tools is -1
 -- where events were removed, opened is null where nothing is known of a pull
 -- request, paths are those of a merged one that the session opened. What is summed
--- up already is not read anew: a plain condition would be looked at only after that.
+-- up already is not read anew: without the offset the planner may compute the figures
+-- of all sessions there are and join them.
 SELECT s.state, s.reason, s.requester_login, s.finished_at, s.pull_request, r.owner, r.name,
   COALESCE(z.harness, f.harness, '')::text AS harness, COALESCE(z.model, f.model, '')::text AS model,
   COALESCE(z.attempts, f.attempts, 0)::bigint AS attempts, COALESCE(z.ready, f.ready, '[]')::jsonb AS ready, COALESCE(z.restore, f.restore, '[]')::jsonb AS restore,
@@ -23,7 +28,7 @@ SELECT s.state, s.reason, s.requester_login, s.finished_at, s.pull_request, r.ow
   COALESCE(p.paths, '[]')::jsonb AS paths
 FROM sessions s JOIN repositories r ON r.id = s.repository_id
   LEFT JOIN session_sums z ON z.session_id = s.id AND z.finished_at = s.finished_at
-  LEFT JOIN LATERAL (SELECT * FROM session_figures x WHERE x.id = CASE WHEN z.session_id IS NULL THEN s.id END) f ON true
+  LEFT JOIN LATERAL (SELECT * FROM session_figures x WHERE z.session_id IS NULL AND x.id = s.id OFFSET 0) f ON true
   LEFT JOIN session_outcomes o ON o.session_id = s.id
   LEFT JOIN pulls p ON o.opened AND o.merged_at IS NOT NULL AND p.repository_id = s.repository_id AND p.number = o.pull_request
 WHERE s.finished_at >= sqlc.arg(since)::timestamptz AND s.finished_at < sqlc.arg(until)::timestamptz
