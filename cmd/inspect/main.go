@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -55,7 +56,7 @@ func main() {
 // has nothing to say to a terminal, and whatever a program said of a token.
 func complaint(msg string) string { return "inspect: " + redact.Visible(redact.New().String(msg)) }
 
-func run(ctx context.Context) int {
+func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "inspect",
 		Short:         "Background coding agents on your own machines",
@@ -64,7 +65,46 @@ func run(ctx context.Context) int {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(serveCommand(), controlCommand(), nodeCommand(), runnerCommand(), envCommand(), sessionCommand(), policyCommand(), secretsCommand(), auditCommand(), evidenceCommand(), buildkiteCommand(), reportCommand(), tryCommand(), shotCommand(), nomadCommand(), doctorCommand(), appCommand(), demoCommand(), installCommand(), commandsCommand())
-	err := root.ExecuteContext(ctx)
+	strict(root)
+	return root
+}
+
+// strict has what is no command, and arguments that are too many or too few, end
+// with exitUsage: cobra shows the help for `inspect session lss`, and ends well.
+func strict(cmd *cobra.Command) {
+	if args := cmd.Args; args != nil {
+		cmd.Args = func(cmd *cobra.Command, given []string) error {
+			if err := args(cmd, given); err != nil {
+				return usageError{fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())}
+			}
+			return nil
+		}
+	}
+	if cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.Args = cobra.ArbitraryArgs
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			cmd.SuggestionsMinimumDistance = 2
+			words := fmt.Sprintf("there is no command %q", cmd.CommandPath()+" "+args[0])
+			if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+				words += "; did you mean " + strings.Join(like, " or ") + "?"
+			}
+			return usagef("%s; see %s --help", words, cmd.CommandPath())
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		strict(sub)
+	}
+}
+
+func run(ctx context.Context) int {
+	return status(rootCommand().ExecuteContext(ctx))
+}
+
+// status says what is wrong, if anything is, and is how the program ends.
+func status(err error) int {
 	if err == nil {
 		return 0
 	}

@@ -37,6 +37,7 @@ func nodeJobCommand() *cobra.Command {
 ` + "`nomad job run -`" + `. What stands after -- is added to the daemons' flags: -- --store zfs --zfs-root tank/inspect
 --registry-auth /etc/inspect/registry.json, for example: paths are those of the nodes.
 There is no secret in it: each node has the token that ` + "`inspect node add`" + ` gave it in a file of its own.`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			j.further = args
 			if err := j.complete(); err != nil {

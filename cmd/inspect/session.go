@@ -19,16 +19,40 @@ func sessionCommand() *cobra.Command {
 	return cmd
 }
 
+// changed is what a command that changes a session prints.
+type changed struct {
+	Session string `json:"session"`
+	State   string `json:"state"`
+	Changed bool   `json:"changed"`        // false: there was nothing to change
+	Turn    int    `json:"turn,omitempty"` // that it goes on from, where one was named
+	From    string `json:"from,omitempty"` // the session that it is a fork of
+}
+
+// tell prints words, or the same as JSON.
+func (c changed) tell(cmd *cobra.Command, asJSON bool, format string, args ...any) error {
+	if asJSON {
+		return printJSON(cmd.OutOrStdout(), c)
+	}
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), format+"\n", args...)
+	return err
+}
+
 // pointFlags name a turn.
 type pointFlags struct {
 	dataFlags
 	turn, attempt int
+	asJSON        bool
 }
 
 func (p *pointFlags) flags(cmd *cobra.Command) {
-	p.dataFlags.flags(cmd.Flags())
+	p.common(cmd)
 	cmd.Flags().IntVar(&p.turn, "turn", 0, "number of the turn, counted from 1 in each attempt")
 	cmd.Flags().IntVar(&p.attempt, "attempt", 0, "number of the attempt (default: the newest that has the turn)")
+}
+
+func (p *pointFlags) common(cmd *cobra.Command) {
+	p.dataFlags.flags(cmd.Flags())
+	cmd.Flags().BoolVar(&p.asJSON, "json", false, "print JSON")
 }
 
 // at runs do with the turn of a session.
@@ -49,7 +73,10 @@ func (p pointFlags) at(ctx context.Context, session string, do func(tx *storage.
 		row, err = do(tx, scheduler.Point{Session: id, Generation: p.attempt, Turn: p.turn})
 		return err
 	})
-	return row, err
+	if err != nil {
+		return row, err
+	}
+	return db.Q().GetSession(ctx, row.ID)
 }
 
 const pointHelp = `
@@ -76,10 +103,10 @@ one of its turns as a new attempt. SESSION is its id, or the beginning of it.` +
 			row, err := p.at(cmd.Context(), args[0], func(tx *storage.Tx, at scheduler.Point) (storage.Session, error) {
 				return scheduler.Rewind(cmd.Context(), tx, at, operator(), time.Now())
 			})
-			if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "Session %s goes on from turn %d.\n", row.ID, p.turn)
+			if err != nil {
+				return err
 			}
-			return err
+			return changed{Session: row.ID, State: string(row.State), Changed: true, Turn: p.turn}.tell(cmd, p.asJSON, "Session %s goes on from turn %d.", row.ID, p.turn)
 		},
 	}
 	p.flags(cmd)
@@ -99,13 +126,15 @@ stays as it is. SESSION is its id, or the beginning of it.` + pointHelp,
 			if h.Kind != "" && !slices.Contains(spec.Harnesses(), h.Kind) {
 				return usagef("--harness: expected one of %v", spec.Harnesses())
 			}
+			from := ""
 			row, err := p.at(cmd.Context(), args[0], func(tx *storage.Tx, at scheduler.Point) (storage.Session, error) {
+				from = at.Session
 				return scheduler.Fork(cmd.Context(), tx, at, h, operator(), time.Now())
 			})
-			if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "Session %s was started.\n", row.ID)
+			if err != nil {
+				return err
 			}
-			return err
+			return changed{Session: row.ID, State: string(row.State), Changed: true, Turn: p.turn, From: from}.tell(cmd, p.asJSON, "Session %s was started.", row.ID)
 		},
 	}
 	p.flags(cmd)

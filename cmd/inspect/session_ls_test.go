@@ -79,6 +79,55 @@ func TestSessionLogs(t *testing.T) {
 	}
 }
 
+// On a terminal the last line says how it stands, and is gone at the end.
+func TestSessionLogsOnATerminal(t *testing.T) {
+	s := newShelf(t)
+	s.sql("UPDATE sessions SET state = 'queued', queue_reason = E'no room\\u001b[31m 😀😀😀😀😀😀😀😀', reported_at = NULL, finished_at = NULL, events_count = 1 WHERE id = 'abcdefgh22'")
+	clock := proc.NewFake(time.Now().Add(2 * time.Minute))
+	var b bytes.Buffer
+	l := logs{to: &b, clock: clock, follow: true, width: func() int { return 30 }}
+	end := make(chan error, 1)
+	go func() { end <- l.print(t.Context(), s.db, "abcdefgh22") }()
+	if err := clock.BlockUntil(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	s.sql("UPDATE sessions SET state = 'delivered', reported_at = now(), finished_at = now() WHERE id = 'abcdefgh22'")
+	clock.Advance(logLook)
+	if err := <-end; err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.Split(b.String(), "\r\x1b[K")
+	if len(parts) != 3 || !strings.HasPrefix(parts[1], "Queued: no room 😀") || len(parts[1]) > 30 || strings.Contains(parts[1], "\x1b") || parts[2] != "" {
+		t.Errorf("%q", parts)
+	}
+}
+
+// What changes sessions says so as JSON, too.
+func TestSessionChangesAsJSON(t *testing.T) {
+	s := newShelf(t)
+	s.sql("UPDATE sessions SET state = 'working', stop_at = NULL, reported_at = NULL, finished_at = NULL WHERE id = 'abcdefgh22'")
+	ask := func(args ...string) (c changed) {
+		t.Helper()
+		out, err := s.run(sessionCommand(), append(args, "--json")...)
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &c)
+		}
+		if err != nil {
+			t.Errorf("%q: %v %s", args, err, out)
+		}
+		return c
+	}
+	for _, did := range []bool{true, false} {
+		if c := ask("stop", "abcdef"); c.Session != "abcdefgh22" || c.State != "working" || c.Changed != did {
+			t.Errorf("%+v", c)
+		}
+	}
+	s.sql("UPDATE sessions SET state = 'stopped', finished_at = now() WHERE id = 'abcdefgh22'")
+	if c := ask("retry", "abcdef"); c != (changed{Session: "abcdefgh22", State: "queued", Changed: true}) {
+		t.Errorf("%+v", c)
+	}
+}
+
 func TestSessionStopAndRetry(t *testing.T) {
 	s := newShelf(t)
 	s.sql("UPDATE sessions SET state = 'queued', stop_at = NULL, reported_at = NULL, finished_at = NULL WHERE id = 'abcdefgh22'")

@@ -12,6 +12,7 @@ import (
 
 func stopCommand() *cobra.Command {
 	var d dataFlags
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "stop SESSION",
 		Short: "Stop a session and keep its work",
@@ -29,18 +30,22 @@ its id, or the beginning of it. "inspect session logs -f SESSION" shows how it e
 				return err
 			}
 			asked, err := scheduler.StopByOperator(cmd.Context(), db, id, operator(), time.Now())
-			switch {
-			case err != nil:
+			if err != nil {
 				return err
-			case !asked:
-				fmt.Fprintf(cmd.OutOrStdout(), "Session %s is over, or was asked to stop before.\n", id)
-			default:
-				fmt.Fprintf(cmd.OutOrStdout(), "Session %s stops.\n", id)
 			}
-			return nil
+			row, err := db.Q().GetSession(cmd.Context(), id)
+			if err != nil {
+				return fmt.Errorf("read session %s: %w", id, err)
+			}
+			c := changed{Session: id, State: string(row.State), Changed: asked}
+			if !asked {
+				return c.tell(cmd, asJSON, "Session %s is over, or was asked to stop before.", id)
+			}
+			return c.tell(cmd, asJSON, "Session %s stops.", id)
 		},
 	}
 	d.flags(cmd.Flags())
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return withEnvironment(cmd)
 }
 
@@ -57,12 +62,12 @@ beginning of it.`,
 			row, err := p.at(cmd.Context(), args[0], func(tx *storage.Tx, at scheduler.Point) (storage.Session, error) {
 				return scheduler.Retry(cmd.Context(), tx, at, operator(), time.Now())
 			})
-			if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "Session %s is tried again.\n", row.ID)
+			if err != nil {
+				return err
 			}
-			return err
+			return changed{Session: row.ID, State: string(row.State), Changed: true}.tell(cmd, p.asJSON, "Session %s is tried again.", row.ID)
 		},
 	}
-	p.dataFlags.flags(cmd.Flags())
+	p.common(cmd)
 	return withEnvironment(cmd)
 }
