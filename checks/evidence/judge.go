@@ -199,6 +199,8 @@ func (c *Check) judgeTests(r *report) {
 		c.Words = c.ended + ", though no test is reported as failed: the build or the set-up failed, or the report is not honest"
 	case r.damage != "":
 		c.doubt("its report cannot be believed: " + r.damage)
+	case r.odd != "":
+		c.doubt("exit status 0, but " + r.odd + ": the report or the command is not honest")
 	case t.Failed > 0:
 		c.doubt(fmt.Sprintf("exit status 0, but its report says %d failed: the report or the command is not honest", t.Failed))
 	case t.Passed == 0:

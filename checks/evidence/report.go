@@ -80,6 +80,9 @@ type report struct {
 	at       map[ID]int
 	findings []Finding
 	damage   string // why it cannot be believed; empty: it can
+	// odd is why it cannot be believed that all is well; empty: it can. A suite that
+	// could not even begin has failures and no tests, and that is no lie.
+	odd string
 }
 
 func (r *report) broken(format string, args ...any) {

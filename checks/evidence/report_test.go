@@ -83,9 +83,6 @@ func TestHostileXML(t *testing.T) {
 		"other XML":    {`<html><body/></html>`, "is not a JUnit report"},
 		"crossed":      {`<testsuite><testcase></testsuite></testcase>`, "is not XML that can be read"},
 		"attributes":   {"<testsuite " + strings.Repeat(`a="" `, 200) + "/>", "too many attributes"},
-		"counts":       {`<testsuite tests="100" failures="0"><properties/></testsuite>`, "says that there were 100 tests and names none"},
-		"failures":     {`<testsuites failures="2"><testsuite name="s" tests="3"><testcase name="a"/></testsuite></testsuites>`, "says that 2 failed and names none"},
-		"errors":       {`<testsuite name="s" errors="1"><testcase name="a"/></testsuite>`, "says that 1 failed and names none"},
 		"misplaced":    {`<testsuites><testsuite name="s"><testcase name="a"/></testsuite><testcase name="b"><failure/></testcase></testsuites>`, "has tests where no JUnit report has any"},
 		"in a comment": {`<report><!-- <testsuite> --></report>`, "is not a JUnit report"},
 		"not UTF-8":    {"<testsuite name=\"s\"><testcase name=\"\xff\"/></testsuite>", "is not XML that can be read"},
@@ -94,6 +91,26 @@ func TestHostileXML(t *testing.T) {
 	} {
 		if r := junitOf(c.body); !strings.Contains(r.damage, c.want) {
 			t.Errorf("%s: %q", name, r.damage)
+		}
+	}
+}
+
+// A file that counts failures and names none: with exit status 0 it is a lie, with
+// another one that of a suite which could not begin, and no reason to doubt the rest.
+func TestJUnitThatContradictsItself(t *testing.T) {
+	for body, want := range map[string]string{
+		`<testsuite tests="100" failures="0"><properties/></testsuite>`:                                        "says that there were 100 tests and names none",
+		`<testsuites failures="2"><testsuite name="s" tests="3"><testcase name="a"/></testsuite></testsuites>`: "says that 2 failed and names none",
+		`<testsuite name="s" errors="1"><testcase name="a"/></testsuite>`:                                      "says that 1 failed and names none",
+	} {
+		v := wire.VerifyResult{Name: "unit", Report: "junit:x", Reports: []wire.ReportFile{{Path: "x", SHA256: "f"}}}
+		c, err := judgeOne(v, opener(map[string]string{"f": body}))
+		if err != nil || c.Passed || !strings.Contains(c.Doubt, want) {
+			t.Errorf("%s: %v %+v", body, err, c)
+		}
+		v.ExitCode = 1
+		if c, err = judgeOne(v, opener(map[string]string{"f": body})); err != nil || c.Passed || c.Doubt != "" || c.torn {
+			t.Errorf("%s: %v %+v", body, err, c)
 		}
 	}
 }
