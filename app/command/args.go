@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"html"
 	"regexp"
 	"strconv"
 	"strings"
@@ -24,7 +25,7 @@ func parseOne(after string) Parsed {
 	first = strings.Trim(first, " \t")
 	more = trimLines(more)
 
-	if p := named(first, more); p != nil {
+	if p := named(seen(first), more); p != nil {
 		return p
 	}
 	request, _ := Lookup(Request)
@@ -38,15 +39,26 @@ func parseOne(after string) Parsed {
 	} else if text == "" {
 		text = more
 	}
-	if blank(text) {
+	if blank(seen(text)) {
 		return Reply{Words: "Say what is to be done: `" + Trigger + " fix the failing test`. " + seeHelp}
 	}
-	if !strings.ContainsAny(text, " \t\n") {
-		if near := nearest(text); near != "" {
+	if one := strings.TrimSpace(seen(text)); !strings.ContainsAny(one, " \t\n") {
+		if near := nearest(linked.ReplaceAllString(one, "$1")); near != "" {
 			return Reply{Words: fmt.Sprintf("Is %s meant to be `%s %s`? Nothing was started. A request needs more than this one word. %s", quote(text), Trigger, near, seeHelp)}
 		}
 	}
 	return Command{Name: Request, Text: text, Flags: flags}
+}
+
+var (
+	hidden = regexp.MustCompile(`(?s)<!--.*?-->`)
+	linked = regexp.MustCompile(`^\[([^\]]*)\]\(.*\)$`)
+)
+
+// seen is what a reader sees of a line that is to be a command with a word of its
+// own. A request stays as it was written.
+func seen(line string) string {
+	return html.UnescapeString(hidden.ReplaceAllString(strings.TrimSuffix(line, "\\"), " "))
 }
 
 // trimLines takes blank lines off the start and white space off the end.
