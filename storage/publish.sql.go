@@ -14,6 +14,16 @@ import (
 	"github.com/sqlc-dev/pqtype"
 )
 
+const askSessionComment = `-- name: AskSessionComment :exec
+UPDATE sessions SET comment_digest = '' WHERE id = $1
+`
+
+// Somebody asked how the session stands: its comment is edited as soon as it may be.
+func (q *Queries) AskSessionComment(ctx context.Context, id string) error {
+	_, err := q.db.ExecContext(ctx, askSessionComment, id)
+	return err
+}
+
 const beginEffect = `-- name: BeginEffect :execrows
 
 INSERT INTO effects (key, session_id, state, started_at) VALUES ($1, $2, 'started', $3::timestamptz)

@@ -382,6 +382,9 @@ func writeFooter(b *strings.Builder, f Facts) {
 		parts = append(parts, "took "+render.Duration(f.Finished.Sub(f.Created)))
 	}
 	if !ended(f.State) {
+		if f.SessionURL != "" {
+			parts[0] += " shows it live"
+		}
 		parts = append(parts, "to end it: `/inspect stop`")
 	}
 	b.WriteString("\n<sub>" + strings.Join(parts, " · ") + "</sub>\n")

@@ -119,6 +119,9 @@ func (in *Intake) status(ctx context.Context, w *wish) error {
 	if err := in.react(ctx, w); err != nil {
 		return err
 	}
+	if err := in.o.DB.Q().AskSessionComment(ctx, s.ID); err != nil {
+		return fmt.Errorf("having the comment of session %s brought up to date: %w", s.ID, err)
+	}
 	return in.endWith(ctx, w, outcomeReplied, "", s.ID, true)
 }
 

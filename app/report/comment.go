@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"inspect/app/approve"
 	"inspect/app/comment"
@@ -42,9 +43,9 @@ func (r *Reporter) comment(ctx context.Context, st *story) error {
 	}
 	facts := r.facts(st)
 	body := comment.Render(facts)
-	digest := sum(body)
+	digest := st.digest(body)
 	if s.CommentID != 0 {
-		return r.edit(ctx, st, facts, body, digest)
+		return r.edit(ctx, st, facts, body)
 	}
 	step, err := r.steps.Begin(ctx, s.ID, 0, "comment")
 	if err != nil {
@@ -58,7 +59,7 @@ func (r *Reporter) comment(ctx context.Context, st *story) error {
 		if was.Gone {
 			return nil
 		}
-		return r.adopt(ctx, st, was.ID, facts, body, digest)
+		return r.adopt(ctx, st, was.ID, facts, body)
 	}
 	if step.Repeated {
 		id, found, err := st.github.FindComment(ctx, st.repo, int(s.IssueNumber), comment.Marker(s.ID))
@@ -72,7 +73,7 @@ func (r *Reporter) comment(ctx context.Context, st *story) error {
 			if err := step.End(ctx, commentStep{ID: id}); err != nil {
 				return err
 			}
-			return r.adopt(ctx, st, id, facts, body, digest)
+			return r.adopt(ctx, st, id, facts, body)
 		}
 	}
 	ctx = github.ForSession(ctx, s.ID, step.Key())
@@ -105,24 +106,25 @@ func (r *Reporter) comment(ctx context.Context, st *story) error {
 
 // adopt takes over a comment that an earlier try wrote. What it says is not
 // known, so it is edited.
-func (r *Reporter) adopt(ctx context.Context, st *story, id int64, facts comment.Facts, body, digest string) error {
+func (r *Reporter) adopt(ctx context.Context, st *story, id int64, facts comment.Facts, body string) error {
 	st.session.CommentID = id
 	st.session.CommentDigest = ""
 	st.session.CommentAt.Valid = false
-	return r.edit(ctx, st, facts, body, digest)
+	return r.edit(ctx, st, facts, body)
 }
 
-// edit replaces the text if it changed, at most once a Debounce while the
-// session runs.
-func (r *Reporter) edit(ctx context.Context, st *story, facts comment.Facts, body, digest string) error {
+// edit replaces the text if it changed. While the session runs that is done no
+// sooner than pace allows.
+func (r *Reporter) edit(ctx context.Context, st *story, facts comment.Facts, body string) error {
 	s := st.session
-	if s.CommentDigest == digest {
+	digest := st.digest(body)
+	if strings.HasSuffix(s.CommentDigest, sum(body)) {
 		return nil
 	}
-	if !st.ended && s.CommentAt.Valid && r.clock.Now().Sub(s.CommentAt.Time) < Debounce {
+	if !st.ended && s.CommentAt.Valid && r.clock.Now().Sub(s.CommentAt.Time) < st.pace(s.CommentDigest) {
 		return nil
 	}
-	ctx = github.ForSession(ctx, s.ID, fmt.Sprintf("%s/comment/%.12s", s.ID, digest))
+	ctx = github.ForSession(ctx, s.ID, fmt.Sprintf("%s/comment/%.12s", s.ID, sum(body)))
 	err := st.github.EditComment(ctx, st.repo, s.CommentID, body)
 	if errors.Is(err, github.ErrInvalid) {
 		err = st.github.EditComment(ctx, st.repo, s.CommentID, comment.Render(least(facts)))

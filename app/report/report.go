@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"inspect/app/github"
 	"inspect/app/publish"
@@ -19,10 +18,6 @@ import (
 	"inspect/scheduler"
 	"inspect/storage"
 )
-
-// Debounce is the least time between two edits of a comment while the session
-// runs.
-const Debounce = time.Minute
 
 // GitHub is what reporting asks of one installation; *github.Client has it.
 type GitHub interface {

@@ -496,6 +496,52 @@ func TestModelAndEgressAreTold(t *testing.T) {
 	}
 }
 
+// A session that takes as long as it may costs two edits: one when the agent has
+// begun, and one at the end. What a person waits for is told within a minute.
+func TestLongSessionsAreQuiet(t *testing.T) {
+	w := newWorld(t)
+	edits := func(d time.Duration) int { // what is edited while the agent is busy
+		t.Helper()
+		before := w.writes()
+		for end := w.clock.Now().Add(d); w.clock.Now().Before(end); w.clock.Advance(10 * time.Second) {
+			w.exec(`UPDATE sessions SET events_count = events_count + 1 WHERE id = $1`, id)
+			w.exec(`INSERT INTO events (session_id, seq, generation, kind, data, at, hash)
+				SELECT $1, events_count, 1, 'tool', jsonb_build_object('name', 'edit', 'title', 'try ' || events_count), now(), '' FROM sessions WHERE id = $1`, id)
+			w.report()
+		}
+		return w.writes() - before
+	}
+	if n := edits(9 * time.Minute); n != 1 {
+		t.Errorf("%d writes while it is queued", n)
+	}
+	w.exec(`UPDATE sessions SET queue_reason = 'no node has 32 GiB' WHERE id = $1`, id)
+	if n := edits(5 * time.Minute); n != 1 {
+		t.Errorf("%d writes while it waits for another reason", n)
+	}
+	w.to(scheduler.Working, "", "")
+	if n := edits(45 * time.Minute); n != 1 {
+		t.Errorf("%d writes while the agent works", n)
+	}
+	w.only("**Working**, last:", "shows it live")
+	w.to(scheduler.Verifying, "", "")
+	if n := edits(5 * time.Minute); n != 0 {
+		t.Errorf("%d writes while it is verified", n)
+	}
+	w.ok(w.db.Q().AskSessionComment(t.Context(), id)) // /inspect status
+	if n := edits(5 * time.Minute); n != 1 {
+		t.Errorf("%d writes when somebody asks", n)
+	}
+	w.only("clean clone**")
+	w.to(scheduler.NeedsApproval, "", "")
+	if n := edits(5 * time.Minute); n != 1 {
+		t.Errorf("%d writes when an answer is wanted", n)
+	}
+	w.to(scheduler.Stopped, "", "")
+	if n := edits(5 * time.Minute); n != 1 {
+		t.Errorf("%d writes at the end", n)
+	}
+}
+
 // While a verify command runs, the one before it is what happened last.
 func TestLastActionOfVerification(t *testing.T) {
 	w := newWorld(t)
@@ -507,11 +553,11 @@ func TestLastActionOfVerification(t *testing.T) {
 	w.only("clean clone**, last: `make lint`")
 	w.exec(`DELETE FROM events WHERE seq = 2`)
 	w.exec(`UPDATE events SET data = '"broken"'`)
-	w.clock.Advance(Debounce)
+	w.clock.Advance(Calm)
 	w.to(scheduler.Publishing, "", "")
 	w.report()
 	w.to(scheduler.Working, "", "")
-	w.clock.Advance(Debounce)
+	w.clock.Advance(Calm)
 	w.report()
 	w.only("**Working**.")
 }

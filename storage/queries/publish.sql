@@ -52,6 +52,10 @@ UPDATE sessions SET pull_request = $2 WHERE id = $1;
 UPDATE sessions SET comment_id = sqlc.arg(comment_id), comment_digest = sqlc.arg(comment_digest), comment_at = sqlc.arg(now)::timestamptz
 WHERE id = sqlc.arg(id);
 
+-- name: AskSessionComment :exec
+-- Somebody asked how the session stands: its comment is edited as soon as it may be.
+UPDATE sessions SET comment_digest = '' WHERE id = $1;
+
 -- name: SetSessionCheckRun :exec
 UPDATE sessions SET check_run_id = $2 WHERE id = $1;
 
