@@ -5,6 +5,7 @@ package diagnosis
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -35,15 +36,29 @@ func Unread(what string, err error) Finding {
 // App compares what the App asks for with app.yml. page is where it is changed.
 func App(m manifest.Manifest, permissions map[string]string, events []string, page string) Finding {
 	const what = "permissions of the App"
+	permissions, teams := withoutTeams(permissions)
 	d := m.Compare(permissions, events)
 	do := "Change it under \"Permissions & events\" of the App's settings (" + page + "), and let whoever owns each installation accept it."
 	switch {
+	case d.None() && teams:
+		return Finding{OK, what, "as in app.yml, and members: read", ""}
 	case d.None():
 		return Finding{OK, what, "as in app.yml", ""}
 	case len(d.Missing)+len(d.Silent) > 0:
 		return Finding{Fail, what, d.Words(), do}
 	}
 	return Finding{Warn, what, d.Words(), do}
+}
+
+// withoutTeams takes away the one permission that app.yml does not ask for and an
+// operator may add: GitHub lets an App ask teams for a review with it alone.
+func withoutTeams(permissions map[string]string) (rest map[string]string, teams bool) {
+	if permissions["members"] != "read" {
+		return permissions, false
+	}
+	rest = maps.Clone(permissions)
+	delete(rest, "members")
+	return rest, true
 }
 
 // Installation compares what an installation granted with app.yml. A permission
@@ -54,10 +69,13 @@ func Installation(m manifest.Manifest, account string, suspended bool, permissio
 	if suspended {
 		return Finding{Fail, what, "it is suspended: nothing is done there", "Its owner can lift that: " + page}
 	}
+	permissions, teams := withoutTeams(permissions)
 	d := m.Compare(permissions, events)
 	switch {
+	case d.None() && teams:
+		return Finding{OK, what, "permissions and events as in app.yml, and members: read, so that teams are asked for reviews, too", ""}
 	case d.None():
-		return Finding{OK, what, "permissions and events as in app.yml", ""}
+		return Finding{OK, what, "permissions and events as in app.yml; code owners that are teams are not asked for reviews, which takes members: read", ""}
 	case len(d.Missing)+len(d.Silent) > 0:
 		return Finding{Fail, what, d.Words(), "If the App itself asks for them, its owner has yet to accept the new permissions: " + page}
 	}
