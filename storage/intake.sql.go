@@ -47,6 +47,52 @@ func (q *Queries) ClaimIntent(ctx context.Context, arg ClaimIntentParams) (int64
 	return result.RowsAffected()
 }
 
+const commandsObeyed = `-- name: CommandsObeyed :many
+SELECT key, delivery_guid, repository_id, issue_number, actor_id, actor_login, kind, outcome, note, session_id, created_at FROM intents WHERE repository_id = $1 AND issue_number = $2 AND kind = 'command' AND outcome = 'replied'
+ORDER BY created_at DESC LIMIT 50
+`
+
+type CommandsObeyedParams struct {
+	RepositoryID int64
+	IssueNumber  int32
+}
+
+// The newest commands in a thread that were obeyed at once, as stop is.
+func (q *Queries) CommandsObeyed(ctx context.Context, arg CommandsObeyedParams) ([]Intent, error) {
+	rows, err := q.db.QueryContext(ctx, commandsObeyed, arg.RepositoryID, arg.IssueNumber)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Intent
+	for rows.Next() {
+		var i Intent
+		if err := rows.Scan(
+			&i.Key,
+			&i.DeliveryGuid,
+			&i.RepositoryID,
+			&i.IssueNumber,
+			&i.ActorID,
+			&i.ActorLogin,
+			&i.Kind,
+			&i.Outcome,
+			&i.Note,
+			&i.SessionID,
+			&i.CreatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const deleteInstallation = `-- name: DeleteInstallation :exec
 UPDATE installations SET deleted_at = now(), updated_at = now() WHERE id = $1
 `
@@ -262,6 +308,30 @@ func (q *Queries) LastSessionOfIssue(ctx context.Context, arg LastSessionOfIssue
 	return i, err
 }
 
+const lastStartOfSession = `-- name: LastStartOfSession :one
+SELECT key, delivery_guid, repository_id, issue_number, actor_id, actor_login, kind, outcome, note, session_id, created_at FROM intents WHERE session_id = $1::text AND outcome = 'started' ORDER BY created_at DESC LIMIT 1
+`
+
+// What a session was last started or continued by.
+func (q *Queries) LastStartOfSession(ctx context.Context, session string) (Intent, error) {
+	row := q.db.QueryRowContext(ctx, lastStartOfSession, session)
+	var i Intent
+	err := row.Scan(
+		&i.Key,
+		&i.DeliveryGuid,
+		&i.RepositoryID,
+		&i.IssueNumber,
+		&i.ActorID,
+		&i.ActorLogin,
+		&i.Kind,
+		&i.Outcome,
+		&i.Note,
+		&i.SessionID,
+		&i.CreatedAt,
+	)
+	return i, err
+}
+
 const openSessionOfIssue = `-- name: OpenSessionOfIssue :one
 
 SELECT id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt, context_digest, base_branch, base_sha, environment_id, spec, spec_source, state, reason, words, queue_reason, stop_at, stop_by, stop_words, priority, version, generation, snapshot_id, node, outcome, receipt, comment_id, comment_digest, comment_at, check_run_id, branch, head_sha, pull_request, events_count, events_head, created_at, state_at, started_at, finished_at, reported_at, effect_tries, report_tries, report_after, deadline, next_check_at, budget, spent, held, instructions_sha, start_from, rewound, queue_at, queue_position, waiting_since, pull_closed_at, pull_number, head_repo_id, base_ref, deliver, head_check_run_id, locked, stop_reason, context, pull_seen_at FROM sessions
@@ -412,6 +482,17 @@ type RemoveRepositoryParams struct {
 func (q *Queries) RemoveRepository(ctx context.Context, arg RemoveRepositoryParams) error {
 	_, err := q.db.ExecContext(ctx, removeRepository, arg.ID, arg.InstallationID)
 	return err
+}
+
+const repositoryOfInstallation = `-- name: RepositoryOfInstallation :one
+SELECT id FROM repositories WHERE installation_id = $1 AND removed_at IS NULL ORDER BY updated_at DESC LIMIT 1
+`
+
+func (q *Queries) RepositoryOfInstallation(ctx context.Context, installationID int64) (int64, error) {
+	row := q.db.QueryRowContext(ctx, repositoryOfInstallation, installationID)
+	var id int64
+	err := row.Scan(&id)
+	return id, err
 }
 
 const sawInstallation = `-- name: SawInstallation :exec

@@ -183,6 +183,7 @@ func cases() map[string]string {
 		"empty-repository":  EmptyRepository("main"),
 		"not-started":       NotStarted(hostile),
 		"no-session":        NoSession(),
+		"younger":           Younger("abcdefgh23", "http://127.0.0.1:8321/sessions/abcdefgh23"),
 		"over":              Over("abcdefgh23", "http://127.0.0.1:8321/sessions/abcdefgh23", "delivered"),
 		"help":              command.Table(),
 	}

@@ -205,6 +205,11 @@ func Over(session, url, state string) string {
 	return fmt.Sprintf("%s has ended already (%s).", link("Session "+ident(session), url), redact.Code(state))
 }
 
+// Younger says that a command is older than the session it would be about.
+func Younger(session, url string) string {
+	return fmt.Sprintf("%s was asked for after this was written, so it is left as it is. If it is meant, give the command again.", link("Session "+ident(session), url))
+}
+
 // NotStarted says what kept a session from starting, in plain words.
 func NotStarted(why string) string {
 	return "No session was started: " + sentence(redact.Cut(why, 1000))

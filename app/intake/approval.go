@@ -72,8 +72,15 @@ func (in *Intake) askMore(ctx context.Context, w *wish) error {
 // atWork is the session that is at work on the issue; without one the wish ends.
 func (in *Intake) atWork(ctx context.Context, w *wish) (storage.Session, bool, error) {
 	s, found, err := in.openSession(ctx, in.o.DB.Q(), w.repo.ID, w.issue.Number)
-	if err != nil || found {
+	if err != nil {
 		return s, found, err
+	}
+	if found {
+		younger, err := in.younger(ctx, s, w)
+		if err == nil && younger {
+			err = in.end(ctx, w, outcomeReplied, comment.Younger(s.ID, in.o.SessionURL(s.ID)))
+		}
+		return s, !younger, err
 	}
 	last, any, err := in.lastSession(ctx, w)
 	if err != nil {

@@ -48,6 +48,7 @@ type fakeGitHub struct {
 	root     []string
 	rules    []github.Rule
 	bypass   string
+	archived bool // every repository
 	fail     map[string]error
 	lost     map[string]bool
 	apps     map[string]int64 // slug -> number
@@ -168,7 +169,7 @@ func (f *fakeGitHub) Permission(_ context.Context, _ github.Repo, login string) 
 func (f *fakeGitHub) Repository(_ context.Context, id int64) (github.RepoInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return github.RepoInfo{Repo: github.Repo{ID: id, Owner: "octocat", Name: fmt.Sprintf("r%d", id)}, DefaultBranch: "main", Archived: id == 99}, f.call("Repository", id)
+	return github.RepoInfo{Repo: github.Repo{ID: id, Owner: "octocat", Name: fmt.Sprintf("r%d", id)}, DefaultBranch: "main", Archived: f.archived || id == 99}, f.call("Repository", id)
 }
 
 func (f *fakeGitHub) BranchHead(_ context.Context, _ github.Repo, branch string) (string, error) {

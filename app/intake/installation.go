@@ -44,12 +44,34 @@ func (in *Intake) installation(ctx context.Context, p payload) (result, error) {
 		}
 		return result{done, "the installation is gone"}, nil
 	case "suspend":
+		if on, err := in.atWorkAgain(ctx, id); err != nil {
+			return result{}, err
+		} else if on {
+			return result{done, "the installation was suspended, but is not any more"}, nil
+		}
 		if err := in.o.DB.Q().SuspendInstallation(ctx, id); err != nil {
 			return result{}, fmt.Errorf("storing the suspension: %w", err)
 		}
 		return result{done, "the installation is suspended"}, nil
 	}
 	return ignore("nothing to do for the action %q", p.Action)
+}
+
+// atWorkAgain says whether an installation that is said to be suspended answers:
+// the event may be days old.
+func (in *Intake) atWorkAgain(ctx context.Context, id int64) (bool, error) {
+	repo, err := in.o.DB.Q().RepositoryOfInstallation(ctx, id)
+	if storage.IsMissing(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking for a repository of installation %d: %w", id, err)
+	}
+	_, err = in.o.GitHub(id).Repository(ctx, repo)
+	if err != nil && !final(err) {
+		return false, fmt.Errorf("asking whether installation %d is suspended: %w", id, err)
+	}
+	return err == nil, nil
 }
 
 // installationRepositories handles the event of that name.

@@ -52,7 +52,13 @@ func TestInstallation(t *testing.T) {
 	if got := w.names(); got != "2 octocat/r2, 4 octocat/r4" {
 		t.Errorf("another installation removed a repository: %s", got)
 	}
+	w.deliver("installation", event("suspend", "")) // days old: GitHub answers
+	if w.number("SELECT count(*) FROM installations WHERE suspended_at IS NOT NULL") != 0 {
+		t.Error("suspended, though it is not any more")
+	}
+	w.gh.fail["Repository"] = github.ErrSuspended
 	w.deliver("installation", event("suspend", ""))
+	delete(w.gh.fail, "Repository")
 	if w.number("SELECT count(*) FROM installations WHERE suspended_at IS NOT NULL") != 1 {
 		t.Error("not suspended")
 	}

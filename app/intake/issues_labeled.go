@@ -140,12 +140,34 @@ func labelKey(repository int64, on issue, l label) string {
 
 // locked records whether anything may be written into a conversation.
 func (in *Intake) locked(ctx context.Context, p payload, repo github.Repo, number int) (result, error) {
+	locked := p.Action == "locked"
+	if _, found, err := in.openSession(ctx, in.o.DB.Q(), repo.ID, number); err != nil {
+		return result{}, err
+	} else if found { // the event may be late
+		now, err := in.lockedNow(ctx, p, repo, number)
+		if err != nil && !final(err) {
+			return result{}, fmt.Errorf("reading whether conversation %d is locked: %w", number, err)
+		}
+		if err == nil {
+			locked = now
+		}
+	}
 	if err := in.o.DB.Q().SetSessionsLocked(ctx, storage.SetSessionsLockedParams{
-		RepositoryID: repo.ID, Number: int32(number), Locked: p.Action == "locked",
+		RepositoryID: repo.ID, Number: int32(number), Locked: locked,
 	}); err != nil {
 		return result{}, fmt.Errorf("recording that conversation %d was %s: %w", number, p.Action, err)
 	}
 	return result{done, fmt.Sprintf("conversation %d was %s", number, p.Action)}, nil
+}
+
+func (in *Intake) lockedNow(ctx context.Context, p payload, repo github.Repo, number int) (bool, error) {
+	client := in.o.GitHub(p.Installation.ID)
+	if p.PullRequest != nil {
+		live, err := client.PullRequest(ctx, repo, number)
+		return live.Locked, err
+	}
+	live, err := client.Issue(ctx, repo, number)
+	return live.Locked, err
 }
 
 // hasLabel compares as GitHub does: without case.

@@ -375,6 +375,12 @@ func TestPullRequestMovesWhileASessionRuns(t *testing.T) {
 		w := w.fresh(t)
 		w.deliver("issue_comment", body(onPull("/inspect fix it")))
 		w.deliver("repository", body(common("archived")))
+		if s := w.session(); s.StopReason != "" {
+			t.Errorf("stop %q for what is over", s.StopReason)
+		}
+		w.gh.archived = true
+		defer func() { w.gh.archived = false }()
+		w.deliver("repository", body(common("archived")))
 		if s := w.session(); s.StopReason != "archived" {
 			t.Errorf("stop %q", s.StopReason)
 		}
@@ -393,6 +399,11 @@ func TestPullRequestMovesWhileASessionRuns(t *testing.T) {
 	t.Run("locked", func(t *testing.T) {
 		w := w.fresh(t)
 		w.deliver("issue_comment", body(onPull("/inspect fix it")))
+		w.deliver("pull_request", body(pullEvent("locked")))
+		if s := w.session(); s.Locked {
+			t.Error("the lock of long ago counts")
+		}
+		w.gh.pull(func(pr *github.PullRequest) { pr.Locked = true })
 		w.deliver("pull_request", body(pullEvent("locked")))
 		if s := w.session(); !s.Locked || s.StopAt.Valid {
 			t.Error("the lock is not known")

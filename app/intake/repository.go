@@ -38,6 +38,15 @@ func (in *Intake) repositoryEvent(ctx context.Context, p payload) (result, error
 	if err != nil {
 		return result{}, fmt.Errorf("looking for the sessions of repository %d: %w", repo.ID, err)
 	}
+	if p.Action == "archived" && len(open) > 0 { // the event may be days old
+		now, err := in.o.GitHub(p.Installation.ID).Repository(ctx, repo.ID)
+		if err != nil && !final(err) {
+			return result{}, fmt.Errorf("reading whether repository %d is archived: %w", repo.ID, err)
+		}
+		if err == nil && !now.Archived {
+			return result{done, "the repository was archived, but is not any more"}, nil
+		}
+	}
 	for _, id := range open {
 		if err := in.o.Sessions.Supersede(ctx, id, scheduler.ReasonArchived, "The repository was "+p.Action+" while this session was at work. The work is kept in the evidence."); err != nil {
 			return result{}, err

@@ -58,6 +58,11 @@ func (in *Intake) said(ctx context.Context, w *wish, err error) error {
 }
 
 func (in *Intake) tryStart(ctx context.Context, w *wish) error {
+	if stopped, err := in.stopped(ctx, w); err != nil {
+		return err
+	} else if stopped {
+		return &refusal{"somebody said stop after it"}
+	}
 	if s, found, err := in.openSession(ctx, in.o.DB.Q(), w.repo.ID, w.issue.Number); err != nil {
 		return err
 	} else if found {

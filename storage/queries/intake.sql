@@ -31,6 +31,15 @@ WHERE repository_id = sqlc.arg(repository_id) AND issue_number = sqlc.arg(issue_
   AND (actor_id <> 0 OR actor_login = sqlc.arg(actor_login))
   AND created_at > now() - sqlc.arg(seconds)::integer * interval '1 second';
 
+-- name: CommandsObeyed :many
+-- The newest commands in a thread that were obeyed at once, as stop is.
+SELECT * FROM intents WHERE repository_id = $1 AND issue_number = $2 AND kind = 'command' AND outcome = 'replied'
+ORDER BY created_at DESC LIMIT 50;
+
+-- name: LastStartOfSession :one
+-- What a session was last started or continued by.
+SELECT * FROM intents WHERE session_id = sqlc.arg(session)::text AND outcome = 'started' ORDER BY created_at DESC LIMIT 1;
+
 -- name: FinishIntent :exec
 UPDATE intents SET outcome = $2, note = $3, session_id = $4 WHERE key = $1;
 
@@ -48,6 +57,9 @@ UPDATE installations SET deleted_at = now(), updated_at = now() WHERE id = $1;
 
 -- name: SuspendInstallation :exec
 UPDATE installations SET suspended_at = now(), updated_at = now() WHERE id = $1;
+
+-- name: RepositoryOfInstallation :one
+SELECT id FROM repositories WHERE installation_id = $1 AND removed_at IS NULL ORDER BY updated_at DESC LIMIT 1;
 
 -- name: UnsuspendInstallation :exec
 UPDATE installations SET suspended_at = NULL, updated_at = now() WHERE id = $1;
