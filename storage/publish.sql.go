@@ -622,6 +622,21 @@ func (q *Queries) ReportSnapshot(ctx context.Context, id string) (Snapshot, erro
 	return i, err
 }
 
+const repositorySigns = `-- name: RepositorySigns :one
+SELECT coalesce((
+  SELECT receipt->>'signed' = 'true' FROM sessions WHERE repository_id = $1 AND state = 'delivered' AND receipt IS NOT NULL
+  ORDER BY finished_at DESC NULLS LAST LIMIT 1
+), false)::boolean AS signs
+`
+
+// Whether GitHub made and signed the commit that was last delivered to a repository.
+func (q *Queries) RepositorySigns(ctx context.Context, repositoryID int64) (bool, error) {
+	row := q.db.QueryRowContext(ctx, repositorySigns, repositoryID)
+	var signs bool
+	err := row.Scan(&signs)
+	return signs, err
+}
+
 const setSessionCheckRun = `-- name: SetSessionCheckRun :exec
 UPDATE sessions SET check_run_id = $2 WHERE id = $1
 `

@@ -42,6 +42,39 @@ func TestLabelStartsSession(t *testing.T) {
 	}
 }
 
+// A commit that GitHub signs takes three writes in place of one push. Where it is
+// known that one will be made, the reaction to a label is left out.
+func TestNoReactionWhereGitHubSigns(t *testing.T) {
+	w := setup(t, nil)
+	reactions := func() int {
+		return strings.Count(strings.Join(w.gh.calls, "; "), "ReactIssue")
+	}
+	w.gh.files[".inspect.yml"] = goodSpec + "publish: {signed: always}\n"
+	w.deliver("issues", body(labeled()))
+	first := w.one()
+	if reactions() != 0 {
+		t.Error("a reaction though every commit is signed")
+	}
+	next := func(n int) {
+		t.Helper()
+		w.exec("UPDATE sessions SET state = 'delivered', finished_at = now()")
+		o := labeled()
+		at(o, "issue")["updated_at"] = fmt.Sprintf("2027-01-02T04:00:%02dZ", n)
+		w.deliver("issues", body(o))
+	}
+	w.gh.files[".inspect.yml"] = goodSpec
+	w.exec("UPDATE sessions SET receipt = '{\"signed\": true}' WHERE id = $1", first.ID)
+	next(1)
+	if reactions() != 0 {
+		t.Error("a reaction though the last commit had to be signed")
+	}
+	w.gh.files[".inspect.yml"] = goodSpec + "publish: {signed: never}\n"
+	next(2)
+	if reactions() != 1 || len(w.sessions()) != 3 {
+		t.Errorf("%d reactions, %d sessions", reactions(), len(w.sessions()))
+	}
+}
+
 func TestOneSessionForOneLabel(t *testing.T) {
 	w := setup(t, nil)
 	first := w.store("issues", body(labeled()))

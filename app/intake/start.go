@@ -11,6 +11,7 @@ import (
 	"inspect/app/doctor"
 	"inspect/app/github"
 	"inspect/app/policy"
+	"inspect/app/publish"
 	"inspect/checks/redact"
 	"inspect/envs/spec"
 	"inspect/scheduler"
@@ -121,7 +122,7 @@ func (in *Intake) tryStart(ctx context.Context, w *wish) error {
 		if !hasLabel(env.spec.Triggers.Labels, w.label) {
 			return &refusal{fmt.Sprintf("the label %q is not among triggers.labels of %s", w.label, env.source)}
 		}
-		if err := in.react(ctx, w); err != nil {
+		if err := in.reactOnLabel(ctx, w, env.spec); err != nil {
 			return err
 		}
 	}
@@ -162,6 +163,17 @@ func (in *Intake) tryStart(ctx context.Context, w *wish) error {
 		return err
 	}
 	return in.create(ctx, w, env, base, baseSHA, built, at, deliver)
+}
+
+// reactOnLabel shows that a label was seen, unless the commit will take GitHub three
+// writes in place of one push: the comment that comes a moment later says it too,
+// and a session is to keep within its seven.
+func (in *Intake) reactOnLabel(ctx context.Context, w *wish, sp spec.Spec) error {
+	signs, err := publish.Signs(ctx, in.o.DB.Q(), w.repo.ID, sp)
+	if err != nil || signs {
+		return err
+	}
+	return in.react(ctx, w)
 }
 
 // protected is an answer where the operator requires rules that keep the App from

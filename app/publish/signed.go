@@ -66,6 +66,23 @@ func wantsSigned(signed string, rules []github.Rule) bool {
 	return slices.ContainsFunc(rules, func(r github.Rule) bool { return r.Type == ruleSignatures })
 }
 
+// Signs says whether the commit of a session will be made and signed by GitHub, as
+// far as that is known before anything is pushed: by the configuration, or because
+// it was so the last time.
+func Signs(ctx context.Context, q *storage.Queries, repository int64, sp spec.Spec) (bool, error) {
+	switch sp.Publish.Signed {
+	case spec.SignedAlways:
+		return true, nil
+	case spec.SignedNever:
+		return false, nil
+	}
+	signs, err := q.RepositorySigns(ctx, repository)
+	if err != nil {
+		return false, fmt.Errorf("looking up whether repository %d wants signed commits: %w", repository, err)
+	}
+	return signs, nil
+}
+
 // unsignedRefused says that a push was refused because its commit is not signed:
 // older branch protection tells nobody beforehand.
 func unsignedRefused(err error) bool {

@@ -46,6 +46,8 @@ func (st *story) digest(body string) string { return st.stage() + ":" + sum(body
 func (st *story) pace(was string) time.Duration {
 	stage, _, _ := strings.Cut(was, ":")
 	switch {
+	case stage == "wait" && st.signs && st.stage() == "work":
+		return Calm // its commit takes two writes more
 	case stage != st.stage(): // nothing is kept where somebody asked how it stands
 		return Debounce
 	case stage == "wait":

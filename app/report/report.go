@@ -104,6 +104,7 @@ type story struct {
 	provenance publish.Provenance
 	last       string         // what the agent or verification did last, while it goes on
 	model      evidence.Model // what the model calls came to so far
+	signs      bool           // its commit is made by GitHub, as far as is known
 	waiting    int            // sessions in the queue, while this one is
 	pending    []storage.Approval
 	allowed    []storage.Approval
@@ -185,6 +186,11 @@ func (r *Reporter) read(ctx context.Context, session string) (st *story, open bo
 	}
 	if s.State == scheduler.Working || s.State == scheduler.Verifying {
 		if st.last, err = tally.LastAction(ctx, r.db.Q(), s); err != nil {
+			return nil, false, err
+		}
+	}
+	if !st.ended {
+		if st.signs, err = publish.Signs(ctx, r.db.Q(), s.RepositoryID, st.spec); err != nil {
 			return nil, false, err
 		}
 	}

@@ -542,6 +542,28 @@ func TestLongSessionsAreQuiet(t *testing.T) {
 	}
 }
 
+// Where GitHub makes the commit the edit that says that the agent has begun is left
+// out; what asks a person is not.
+func TestPaceWhereGitHubSigns(t *testing.T) {
+	for _, c := range []struct {
+		signs bool
+		was   string
+		state storage.SessionState
+		want  time.Duration
+	}{
+		{false, "wait:x", scheduler.Working, Debounce},
+		{true, "wait:x", scheduler.Working, Calm},
+		{true, "work:x", scheduler.NeedsApproval, Debounce},
+		{true, "", scheduler.Working, Debounce},
+		{true, "wait:x", scheduler.Queued, Patience},
+	} {
+		st := &story{signs: c.signs, session: storage.Session{State: c.state}}
+		if got := st.pace(c.was); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
 // While a verify command runs, the one before it is what happened last.
 func TestLastActionOfVerification(t *testing.T) {
 	w := newWorld(t)

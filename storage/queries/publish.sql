@@ -52,6 +52,13 @@ UPDATE sessions SET pull_request = $2 WHERE id = $1;
 UPDATE sessions SET comment_id = sqlc.arg(comment_id), comment_digest = sqlc.arg(comment_digest), comment_at = sqlc.arg(now)::timestamptz
 WHERE id = sqlc.arg(id);
 
+-- name: RepositorySigns :one
+-- Whether GitHub made and signed the commit that was last delivered to a repository.
+SELECT coalesce((
+  SELECT receipt->>'signed' = 'true' FROM sessions WHERE repository_id = $1 AND state = 'delivered' AND receipt IS NOT NULL
+  ORDER BY finished_at DESC NULLS LAST LIMIT 1
+), false)::boolean AS signs;
+
 -- name: AskSessionComment :exec
 -- Somebody asked how the session stands: its comment is edited as soon as it may be.
 UPDATE sessions SET comment_digest = '' WHERE id = $1;

@@ -10,7 +10,19 @@ import (
 // A session whose base is newer than the snapshot and whose issue has comments
 // still costs at most 16 requests besides tokens, 7 of them writes.
 func TestRequestBudgetWithDriftAndComments(t *testing.T) {
-	s := openStage(t, map[string]map[string]string{"drift": small()})
+	withinBudget(t, small())
+}
+
+// So does one whose commit GitHub makes and signs.
+func TestRequestBudgetOfASignedCommit(t *testing.T) {
+	files := small()
+	files[".inspect.yml"] += "publish: {signed: always}\n"
+	withinBudget(t, files)
+}
+
+func withinBudget(t *testing.T, files map[string]string) {
+	t.Helper()
+	s := openStage(t, map[string]map[string]string{"drift": files})
 	ctx := patienceOf(t, 2*time.Minute)
 	if _, err := s.pages.awaitSnapshot(ctx); err != nil {
 		t.Fatal(err)
