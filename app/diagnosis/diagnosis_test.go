@@ -138,6 +138,10 @@ func TestJudgements(t *testing.T) {
 		words string
 	}{
 		"app":                  {App(m, some, []string{"issues"}, "x"), OK, "as in app.yml"},
+		"app, teams":           {App(m, map[string]string{"checks": "write", "members": "read"}, []string{"issues"}, "x"), OK, "members: read"},
+		"app, more of teams":   {App(m, map[string]string{"checks": "write", "members": "write"}, []string{"issues"}, "x"), Warn, "members"},
+		"installed, teams":     {Installation(m, "octocat", false, map[string]string{"checks": "write", "members": "read"}, []string{"issues"}, "x"), OK, "teams are asked"},
+		"installed, no teams":  {Installation(m, "octocat", false, some, []string{"issues"}, "x"), OK, "not asked"},
 		"app lacks":            {App(m, nil, []string{"issues"}, "x"), Fail, "checks: write"},
 		"app has more":         {App(m, map[string]string{"checks": "write", "administration": "write"}, []string{"issues"}, "x"), Warn, "administration"},
 		"installed":            {Installation(m, "octocat", false, some, []string{"issues"}, "x"), OK, ""},

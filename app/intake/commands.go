@@ -149,6 +149,11 @@ func (in *Intake) again(ctx context.Context, w *wish) error {
 	case !found:
 		return &answer{comment.NoSession()}
 	}
+	if younger, err := in.younger(ctx, last, w); err != nil {
+		return err
+	} else if younger {
+		return &answer{comment.Younger(last.ID, in.o.SessionURL(last.ID))}
+	}
 	bounds, allowed := in.floor(w.repo)
 	if !allowed {
 		return &answer{comment.NotAllowed()}

@@ -358,6 +358,7 @@ func setup(t *testing.T, change func(*Options)) *world {
 	if w.in, err = New(o); err != nil {
 		t.Fatal(err)
 	}
+	w.in.now = func() time.Time { return moment(labelAt).Add(time.Minute) }
 	return w
 }
 

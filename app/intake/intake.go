@@ -131,6 +131,7 @@ type Options struct {
 type Intake struct {
 	o         Options
 	authority authority.Judge
+	now       func() time.Time
 	log       *slog.Logger
 }
 
@@ -151,7 +152,7 @@ func New(o Options) (*Intake, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Intake{o: o, authority: authority.Judge{OwnAppID: o.AppID, AllowedApps: o.AllowedApps, Pipelines: o.Pipelines}, log: o.Log}, nil
+	return &Intake{o: o, authority: authority.Judge{OwnAppID: o.AppID, AllowedApps: o.AllowedApps, Pipelines: o.Pipelines}, now: time.Now, log: o.Log}, nil
 }
 
 // Statuses a delivery ends with.

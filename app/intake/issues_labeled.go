@@ -3,6 +3,7 @@ package intake
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -114,11 +115,36 @@ func (in *Intake) withdrawn(ctx context.Context, w *wish) (string, error) {
 			last.at, last.action = at, p.Action
 		}
 	}
+	if label.at.IsZero() && state.at.IsZero() && in.now().Sub(w.at) > fresh {
+		return in.gone(ctx, w) // it may have been taken off, and nobody told us that either
+	}
 	switch {
 	case label.action == "unlabeled":
 		return fmt.Sprintf("the label %q was taken off again before it was worked on", w.label), nil
 	case state.action == "closed":
 		return "the issue was closed before the label was worked on", nil
+	}
+	return "", nil
+}
+
+// fresh is how old a labelling may be for its event to be believed. An older one
+// did not arrive at first, and others after it may have been lost, too.
+const fresh = 2 * time.Minute
+
+// gone says why a labelling has no effect any more, as GitHub says now.
+func (in *Intake) gone(ctx context.Context, w *wish) (string, error) {
+	live, err := in.gh(w).Issue(ctx, w.repo, w.issue.Number)
+	switch {
+	case errors.Is(err, github.ErrGone):
+		return "the issue was deleted", nil
+	case err != nil && final(err):
+		return "", nil // nothing more is known than the event says
+	case err != nil:
+		return "", fmt.Errorf("reading issue %d: %w", w.issue.Number, err)
+	case live.State == "closed":
+		return "the issue was closed before the label was worked on", nil
+	case !slices.ContainsFunc(live.Labels, func(l github.Label) bool { return strings.EqualFold(l.Name, w.label) }):
+		return fmt.Sprintf("the label %q was taken off again before it was worked on", w.label), nil
 	}
 	return "", nil
 }

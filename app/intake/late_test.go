@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"inspect/fixtures/githubd"
 	"inspect/storage"
@@ -64,6 +65,17 @@ func (k *talk) another() string {
 	k.ok(k.server.AddToInstallation(k.install, "other"))
 	k.work()
 	return "octocat/other"
+}
+
+// old puts a label on, and has it told of only now, so much later.
+func (k *talk) old(name string, ago time.Duration) {
+	k.t.Helper()
+	k.label(name, "octocat")
+	k.last("issues", "labeled")
+	k.exec("DELETE FROM deliveries WHERE action = 'labeled'")
+	k.again("issues", "labeled", func(o object) {
+		at(o, "issue")["updated_at"] = time.Now().Add(-ago).UTC().Format(time.RFC3339)
+	})
 }
 
 func (k *talk) push(branch, text string) {
@@ -260,7 +272,7 @@ var late = []sequence{
 		k.say("octocat", "/inspect stop")
 		k.arrive()
 		lost := k.pending()[0]
-		k.later()
+		k.server.Advance(5 * time.Minute)
 		k.label("inspect", "octocat")
 		k.arrive()
 		for _, guid := range k.pending() {
@@ -292,6 +304,44 @@ var late = []sequence{
 		k.work()
 		k.ends("")
 	}, want{sessions: 1}},
+
+	{"a retry that got lost comes after another one (B14)", func(k *talk) {
+		k.label("inspect", "octocat")
+		k.work()
+		k.exec("UPDATE sessions SET state = 'failed', finished_at = now()")
+		k.later()
+		k.say("octocat", "/inspect retry")
+		k.arrive()
+		lost := k.pending()[0]
+		k.server.Advance(5 * time.Minute)
+		k.label("agent", "octocat")
+		k.arrive()
+		for _, guid := range k.pending() {
+			if guid != lost {
+				k.ok(k.in.Deliver(k.t.Context(), guid))
+			}
+		}
+		k.exec("UPDATE sessions SET state = 'failed', finished_at = now()")
+		k.work()
+	}, want{sessions: 2, replies: []string{"was asked for after this was written"}}},
+	{"a label of hours ago, taken off since without a word", func(k *talk) {
+		k.old("inspect", 3*time.Hour)
+		k.ok(k.server.Unlabel(talkRepo, k.issue, "inspect", "octocat"))
+		k.arrive()
+		k.exec("DELETE FROM deliveries WHERE action = 'unlabeled'") // lost
+		k.work()
+	}, want{}},
+	{"a label of hours ago that is still there", func(k *talk) {
+		k.old("inspect", 3*time.Hour)
+		k.work()
+	}, want{sessions: 1}},
+	{"a label of hours ago on an issue that was closed without a word", func(k *talk) {
+		k.old("inspect", 3*time.Hour)
+		k.ok(k.server.SetState(talkRepo, k.issue, "octocat", "closed"))
+		k.arrive()
+		k.exec("DELETE FROM deliveries WHERE action = 'closed'")
+		k.work()
+	}, want{}},
 
 	// People who are not there.
 	{"accounts that are gone", func(k *talk) {

@@ -36,7 +36,8 @@ func (in *Intake) stopped(ctx context.Context, w *wish) (bool, error) {
 	return false, nil
 }
 
-// younger says whether a session was asked for after a wish about one.
+// younger says whether a session was asked for well after a wish about one, which
+// must have got lost then.
 func (in *Intake) younger(ctx context.Context, s storage.Session, w *wish) (bool, error) {
 	if w.kind != kindCommand { // a page shows which session it is about
 		return false, nil
@@ -49,7 +50,7 @@ func (in *Intake) younger(ctx context.Context, s storage.Session, w *wish) (bool
 		return false, fmt.Errorf("looking for what session %s was started by: %w", s.ID, err)
 	}
 	at, _, err := in.toldOf(ctx, i)
-	return at.After(w.at), err
+	return at.After(w.at.Add(fresh)), err
 }
 
 // toldOf is when something was asked, by GitHub's clock, and the command if it
