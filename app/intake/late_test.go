@@ -133,6 +133,22 @@ var late = []sequence{
 		k.ok(k.server.TransferRepository("hubot/hello", "octocat"))
 		k.work()
 	}, want{sessions: 1}},
+	{"renamed and transferred while it runs, told the other way round", func(k *talk) {
+		k.label("inspect", "octocat")
+		k.work()
+		there := must(k.server.Install("hubot"))
+		k.work()
+		k.ok(k.server.RenameRepository(talkRepo, "hallo", 301))
+		k.ok(k.server.TransferRepository("octocat/hallo", "hubot"))
+		k.workBackwards()
+		k.ends("")
+		if s := k.newest(); s.InstallationID != there {
+			k.t.Errorf("the session is of installation %d, want %d", s.InstallationID, there)
+		}
+		k.ok(k.server.TransferRepository("hubot/hallo", "octocat"))
+		k.ok(k.server.RenameRepository("octocat/hallo", "hello", 301))
+		k.work()
+	}, want{sessions: 1}},
 	{"transferred before the label is worked on", func(k *talk) {
 		k.label("inspect", "octocat")
 		k.arrive()

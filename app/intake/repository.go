@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"inspect/app/github"
 	"inspect/scheduler"
 	"inspect/storage"
 )
@@ -22,6 +23,11 @@ func (in *Intake) repositoryEvent(ctx context.Context, p payload) (result, error
 		return ignore("nothing to do for the action %q", p.Action)
 	}
 	q := in.o.DB.Q()
+	if left, err := in.left(ctx, p, repo); err != nil {
+		return result{}, err
+	} else if left {
+		return result{done, "the repository has another installation by now"}, nil
+	}
 	if p.Action == "deleted" {
 		if err := q.RemoveRepository(ctx, storage.RemoveRepositoryParams{ID: repo.ID, InstallationID: p.Installation.ID}); err != nil {
 			return result{}, fmt.Errorf("recording that repository %d was deleted: %w", repo.ID, err)
@@ -53,4 +59,21 @@ func (in *Intake) repositoryEvent(ctx context.Context, p payload) (result, error
 		}
 	}
 	return result{done, fmt.Sprintf("the repository was %s; %d sessions end", p.Action, len(open))}, nil
+}
+
+// left says whether an event is of an installation that the repository has left: it
+// was transferred since, and the event is late.
+func (in *Intake) left(ctx context.Context, p payload, repo github.Repo) (bool, error) {
+	row, err := in.o.DB.Q().GetRepositoryRow(ctx, repo.ID)
+	if storage.IsMissing(err) || err == nil && (row.InstallationID == p.Installation.ID || row.RemovedAt.Valid) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking up repository %d: %w", repo.ID, err)
+	}
+	_, err = in.o.GitHub(p.Installation.ID).Repository(ctx, repo.ID)
+	if err != nil && !final(err) {
+		return false, fmt.Errorf("asking whether installation %d has repository %d: %w", p.Installation.ID, repo.ID, err)
+	}
+	return err != nil, nil
 }
