@@ -368,7 +368,7 @@ func TestHostileRegistry(t *testing.T) {
 		"it is deleted": {"was it deleted", func() string {
 			return forManifests(func(rw http.ResponseWriter, r *http.Request) { http.NotFound(rw, r) })
 		}, 0},
-		"private": {"give the node a credential", func() string {
+		"private": {"give its node daemon a credential", func() string {
 			return forManifests(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusForbidden) })
 		}, 0},
 	} {
@@ -434,7 +434,7 @@ func TestCredential(t *testing.T) {
 	}
 	for words, auth := range map[string]*authn.AuthConfig{
 		"with the credential that the node has": {Username: "octocat", Password: "wrong"},
-		"give the node a credential":            nil,
+		"give its node daemon a credential":     nil,
 	} {
 		c.Auth = auth
 		if _, err := w.pull(c); err == nil || !strings.Contains(err.Error(), words) {
