@@ -25,7 +25,7 @@ import (
 	"inspect/envs/node/dial"
 	"inspect/envs/proc"
 	"inspect/envs/sandbox"
-	"inspect/envs/sandbox/sandboxtest"
+	"inspect/envs/sandbox/inside"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/snapshot"
 	"inspect/envs/snapshot/dir"
@@ -46,6 +46,8 @@ const (
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
+		case "sandbox-init":
+			os.Exit(inside.Main(os.Args[2:]))
 		case egress.Command:
 			os.Exit(egressMain())
 		case pull.Command:
@@ -57,10 +59,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(onZFSEnv) != "" {
 		os.Exit(zfstest.Main(func(w *zfstest.World) int {
 			pool = w.Pool
-			return sandboxtest.Main(m).Run()
+			return m.Run()
 		}))
 	}
-	os.Exit(sandboxtest.Main(m).Run())
+	os.Exit(m.Run())
 }
 
 // world is a control plane's double, a git host, and a place for a node.
@@ -184,13 +186,13 @@ func (c nowOf) Now() time.Time { return c.other.Now() }
 
 // realOptions are a daemon's with real sandboxes.
 func realOptions(d daemonOptions, log *slog.Logger) (node.Options, func(), error) {
-	program, err := sandboxtest.Program()
+	self, err := os.Executable()
 	if err != nil {
 		return node.Options{}, nil, err
 	}
 	uid, gid := sandboxAccount()
 	l, err := sandbox.New(sandbox.Options{
-		Binary: program, RunDir: filepath.Join(d.Root, "run"), CgroupRoot: d.Cgroups, UID: uid, GID: gid,
+		Binary: self, RunDir: filepath.Join(d.Root, "run"), CgroupRoot: d.Cgroups, UID: uid, GID: gid,
 		BestEffort: os.Geteuid() != 0, Log: log, Tier: d.Tier, Runsc: runsc(),
 	})
 	if err != nil {
