@@ -309,12 +309,19 @@ func (q *Queries) LastSessionOfIssue(ctx context.Context, arg LastSessionOfIssue
 }
 
 const lastStartOfSession = `-- name: LastStartOfSession :one
-SELECT key, delivery_guid, repository_id, issue_number, actor_id, actor_login, kind, outcome, note, session_id, created_at FROM intents WHERE session_id = $1::text AND outcome = 'started' ORDER BY created_at DESC LIMIT 1
+SELECT key, delivery_guid, repository_id, issue_number, actor_id, actor_login, kind, outcome, note, session_id, created_at FROM intents
+WHERE repository_id = $1 AND session_id = $2::text AND outcome = 'started' -- only the first has an index
+ORDER BY created_at DESC LIMIT 1
 `
 
+type LastStartOfSessionParams struct {
+	RepositoryID int64
+	Session      string
+}
+
 // What a session was last started or continued by.
-func (q *Queries) LastStartOfSession(ctx context.Context, session string) (Intent, error) {
-	row := q.db.QueryRowContext(ctx, lastStartOfSession, session)
+func (q *Queries) LastStartOfSession(ctx context.Context, arg LastStartOfSessionParams) (Intent, error) {
+	row := q.db.QueryRowContext(ctx, lastStartOfSession, arg.RepositoryID, arg.Session)
 	var i Intent
 	err := row.Scan(
 		&i.Key,
@@ -518,6 +525,11 @@ func (q *Queries) SawInstallation(ctx context.Context, arg SawInstallationParams
 const sawRepository = `-- name: SawRepository :exec
 WITH moved AS (
   UPDATE sessions SET installation_id = $2 WHERE repository_id = $1 AND installation_id <> $2 AND finished_at IS NULL
+), untold AS (
+  UPDATE sessions s SET reported_at = NULL, report_tries = 0, report_after = NULL, next_check_at = now(), deadline = now() + interval '1 hour', version = version + 1
+  FROM repositories r
+  WHERE r.id = $1 AND r.removed_at IS NOT NULL AND s.repository_id = r.id
+    AND s.finished_at >= r.removed_at - interval '1 day' AND s.reported_at >= r.removed_at - interval '10 minutes'
 )
 INSERT INTO repositories (id, installation_id, owner, name, default_branch) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (id) DO UPDATE SET
@@ -537,7 +549,8 @@ type SawRepositoryParams struct {
 }
 
 // Empty values of the payload leave what is known. A repository that belongs to
-// another account by now takes its open sessions with it.
+// another account by now takes its open sessions with it, and of one that was
+// away the ends are told that could not be told.
 func (q *Queries) SawRepository(ctx context.Context, arg SawRepositoryParams) error {
 	_, err := q.db.ExecContext(ctx, sawRepository,
 		arg.ID,
@@ -607,7 +620,7 @@ func (q *Queries) StoreDelivery(ctx context.Context, arg StoreDeliveryParams) (i
 }
 
 const suspendInstallation = `-- name: SuspendInstallation :exec
-UPDATE installations SET suspended_at = now(), updated_at = now() WHERE id = $1
+UPDATE installations SET suspended_at = coalesce(suspended_at, now()), updated_at = now() WHERE id = $1
 `
 
 func (q *Queries) SuspendInstallation(ctx context.Context, id int64) error {
@@ -616,9 +629,16 @@ func (q *Queries) SuspendInstallation(ctx context.Context, id int64) error {
 }
 
 const unsuspendInstallation = `-- name: UnsuspendInstallation :exec
-UPDATE installations SET suspended_at = NULL, updated_at = now() WHERE id = $1
+WITH untold AS (
+  UPDATE sessions s SET reported_at = NULL, report_tries = 0, report_after = NULL, next_check_at = now(), deadline = now() + interval '1 hour', version = version + 1
+  FROM repositories r JOIN installations i ON i.id = r.installation_id
+  WHERE i.id = $1 AND i.suspended_at IS NOT NULL AND s.repository_id = r.id
+    AND s.finished_at >= i.suspended_at - interval '1 day' AND s.reported_at >= i.suspended_at - interval '10 minutes'
+)
+UPDATE installations SET suspended_at = NULL, updated_at = now() WHERE installations.id = $1
 `
 
+// Ends of sessions that could not be told meanwhile are told now.
 func (q *Queries) UnsuspendInstallation(ctx context.Context, id int64) error {
 	_, err := q.db.ExecContext(ctx, unsuspendInstallation, id)
 	return err

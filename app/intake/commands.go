@@ -149,6 +149,13 @@ func (in *Intake) again(ctx context.Context, w *wish) error {
 	case !found:
 		return &answer{comment.NoSession()}
 	}
+	if w.kind == kindCommand { // a page's time is of another clock
+		if stopped, err := in.stopped(ctx, w); err != nil {
+			return err
+		} else if stopped {
+			return &refusal{"somebody said stop after it"}
+		}
+	}
 	if younger, err := in.younger(ctx, last, w); err != nil {
 		return err
 	} else if younger {

@@ -19,7 +19,11 @@ func (in *Intake) installation(ctx context.Context, p payload) (result, error) {
 	id := p.Installation.ID
 	switch p.Action {
 	case "created", "new_permissions_accepted", "unsuspend":
-		err := in.o.DB.InTx(ctx, func(tx *storage.Tx) error {
+		var err error
+		if p.Repositories, err = in.still(ctx, id, p.Repositories); err != nil {
+			return result{}, err
+		}
+		err = in.o.DB.InTx(ctx, func(tx *storage.Tx) error {
 			if err := tx.Q().SawInstallation(ctx, storage.SawInstallationParams{ID: id, Account: storable(p.Installation.Account.login(), 100)}); err != nil {
 				return err
 			}
@@ -80,21 +84,62 @@ func (in *Intake) installationRepositories(ctx context.Context, p payload) (resu
 		return ignore("the event names no installation")
 	}
 	id := p.Installation.ID
-	err := in.o.DB.InTx(ctx, func(tx *storage.Tx) error {
+	added, err := in.still(ctx, id, p.RepositoriesAdded)
+	if err != nil {
+		return result{}, err
+	}
+	removed, err := in.without(ctx, id, p.RepositoriesRemoved)
+	if err != nil {
+		return result{}, err
+	}
+	err = in.o.DB.InTx(ctx, func(tx *storage.Tx) error {
 		if err := tx.Q().SawInstallation(ctx, storage.SawInstallationParams{ID: id, Account: storable(p.Installation.Account.login(), 100)}); err != nil {
 			return err
 		}
-		for _, r := range p.RepositoriesRemoved {
+		for _, r := range removed {
 			if err := tx.Q().RemoveRepository(ctx, storage.RemoveRepositoryParams{ID: r.ID, InstallationID: id}); err != nil {
 				return err
 			}
 		}
-		return sawRepositories(ctx, tx.Q(), id, p.RepositoriesAdded)
+		return sawRepositories(ctx, tx.Q(), id, added)
 	})
 	if err != nil {
 		return result{}, fmt.Errorf("storing the repositories: %w", err)
 	}
-	return in.prepare(ctx, id, p.RepositoriesAdded)
+	return in.prepare(ctx, id, added)
+}
+
+// still are the repositories of a list that an installation got and that have not
+// left it since: the event may be days old.
+func (in *Intake) still(ctx context.Context, id int64, list []repository) (out []repository, err error) {
+	for _, r := range list {
+		if left, err := in.left(ctx, id, r.ID); err != nil {
+			return nil, err
+		} else if !left {
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+// without are those of a list that an installation lost and has not got back. GitHub
+// is asked only where a session is at work; looking after it finds the others.
+func (in *Intake) without(ctx context.Context, id int64, list []repository) (out []repository, err error) {
+	for _, r := range list {
+		open, err := in.o.DB.Q().OpenSessionsOfRepository(ctx, r.ID)
+		if err != nil {
+			return nil, fmt.Errorf("looking for the sessions of repository %d: %w", r.ID, err)
+		}
+		if len(open) > 0 {
+			if has, err := in.has(ctx, id, r.ID); err != nil {
+				return nil, err
+			} else if has {
+				continue
+			}
+		}
+		out = append(out, r)
+	}
+	return out, nil
 }
 
 func sawRepositories(ctx context.Context, q *storage.Queries, installation int64, list []repository) error {

@@ -167,9 +167,11 @@ func labelKey(repository int64, on issue, l label) string {
 // locked records whether anything may be written into a conversation.
 func (in *Intake) locked(ctx context.Context, p payload, repo github.Repo, number int) (result, error) {
 	locked := p.Action == "locked"
-	if _, found, err := in.openSession(ctx, in.o.DB.Q(), repo.ID, number); err != nil {
-		return result{}, err
-	} else if found { // the event may be late
+	_, err := in.o.DB.Q().LastSessionOfIssue(ctx, storage.LastSessionOfIssueParams{RepositoryID: repo.ID, IssueNumber: int32(number)})
+	if err != nil && !storage.IsMissing(err) {
+		return result{}, fmt.Errorf("looking for a session: %w", err)
+	}
+	if err == nil { // the event may be late, and one that has ended may go on
 		now, err := in.lockedNow(ctx, p, repo, number)
 		if err != nil && !final(err) {
 			return result{}, fmt.Errorf("reading whether conversation %d is locked: %w", number, err)

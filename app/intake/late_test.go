@@ -340,6 +340,61 @@ var late = []sequence{
 		k.exec("UPDATE sessions SET state = 'failed', finished_at = now()")
 		k.work()
 	}, want{sessions: 2, replies: []string{"was asked for after this was written"}}},
+	{"a retry that got lost before a stop", func(k *talk) {
+		k.label("inspect", "octocat")
+		k.work()
+		k.exec("UPDATE sessions SET state = 'failed', finished_at = now()")
+		k.later()
+		k.say("octocat", "/inspect retry")
+		k.later()
+		k.say("hubot", "/inspect stop")
+		k.workBackwards()
+		if s := k.newest(); s.State != "failed" {
+			k.t.Errorf("it is %s: what was stopped runs again", s.State)
+		}
+	}, want{sessions: 1, replies: []string{"has ended already"}}},
+	{"the lock of before is told after the end, and then it is tried again", func(k *talk) {
+		k.label("inspect", "octocat")
+		k.work()
+		k.ok(k.server.Lock(talkRepo, k.issue, "octocat"))
+		k.ok(k.server.Unlock(talkRepo, k.issue, "octocat"))
+		k.work()
+		k.exec("UPDATE sessions SET state = 'failed', finished_at = now()")
+		k.resend("issues", "locked")
+		k.work()
+		k.later()
+		k.say("octocat", "/inspect retry")
+		k.work()
+		if s := k.newest(); s.Locked || s.State != "queued" {
+			k.t.Errorf("it is %s, and locked: %v", s.State, s.Locked)
+		}
+	}, want{sessions: 1}},
+	{"removed from the installation and added again, told the other way round", func(k *talk) {
+		k.label("inspect", "octocat")
+		k.work()
+		k.ok(k.server.RemoveFromInstallation(k.install, "hello"))
+		k.ok(k.server.AddToInstallation(k.install, "hello"))
+		k.workBackwards()
+		if k.number("SELECT count(*) FROM repositories WHERE removed_at IS NOT NULL") != 0 {
+			k.t.Error("it counts as removed")
+		}
+	}, want{sessions: 1}},
+	{"that a former owner added it is told again (B14)", func(k *talk) {
+		k.ok(k.server.RemoveFromInstallation(k.install, "hello"))
+		k.ok(k.server.AddToInstallation(k.install, "hello"))
+		k.label("inspect", "octocat")
+		k.work()
+		there := must(k.server.Install("hubot"))
+		k.ok(k.server.TransferRepository(talkRepo, "hubot"))
+		k.work()
+		k.resend("installation_repositories", "added")
+		k.work()
+		if s := k.newest(); s.InstallationID != there {
+			k.t.Errorf("the session is of installation %d, want %d", s.InstallationID, there)
+		}
+		k.ok(k.server.TransferRepository("hubot/hello", "octocat"))
+		k.work()
+	}, want{sessions: 1}},
 	{"a label of hours ago, taken off since without a word", func(k *talk) {
 		k.old("inspect", 3*time.Hour)
 		k.ok(k.server.Unlabel(talkRepo, k.issue, "inspect", "octocat"))

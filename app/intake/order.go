@@ -42,7 +42,7 @@ func (in *Intake) younger(ctx context.Context, s storage.Session, w *wish) (bool
 	if w.kind != kindCommand { // a page shows which session it is about
 		return false, nil
 	}
-	i, err := in.o.DB.Q().LastStartOfSession(ctx, s.ID)
+	i, err := in.o.DB.Q().LastStartOfSession(ctx, storage.LastStartOfSessionParams{RepositoryID: s.RepositoryID, Session: s.ID})
 	if storage.IsMissing(err) || err == nil && w.at.IsZero() {
 		return false, nil
 	}

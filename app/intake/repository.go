@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"inspect/app/github"
 	"inspect/scheduler"
 	"inspect/storage"
 )
@@ -23,7 +22,7 @@ func (in *Intake) repositoryEvent(ctx context.Context, p payload) (result, error
 		return ignore("nothing to do for the action %q", p.Action)
 	}
 	q := in.o.DB.Q()
-	if left, err := in.left(ctx, p, repo); err != nil {
+	if left, err := in.left(ctx, p.Installation.ID, repo.ID); err != nil {
 		return result{}, err
 	} else if left {
 		return result{done, "the repository has another installation by now"}, nil
@@ -63,17 +62,23 @@ func (in *Intake) repositoryEvent(ctx context.Context, p payload) (result, error
 
 // left says whether an event is of an installation that the repository has left: it
 // was transferred since, and the event is late.
-func (in *Intake) left(ctx context.Context, p payload, repo github.Repo) (bool, error) {
-	row, err := in.o.DB.Q().GetRepositoryRow(ctx, repo.ID)
-	if storage.IsMissing(err) || err == nil && (row.InstallationID == p.Installation.ID || row.RemovedAt.Valid) {
+func (in *Intake) left(ctx context.Context, installation, repository int64) (bool, error) {
+	row, err := in.o.DB.Q().GetRepositoryRow(ctx, repository)
+	if storage.IsMissing(err) || err == nil && (row.InstallationID == installation || row.RemovedAt.Valid) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("looking up repository %d: %w", repo.ID, err)
+		return false, fmt.Errorf("looking up repository %d: %w", repository, err)
 	}
-	_, err = in.o.GitHub(p.Installation.ID).Repository(ctx, repo.ID)
+	has, err := in.has(ctx, installation, repository)
+	return !has, err
+}
+
+// has asks GitHub whether an installation reaches a repository.
+func (in *Intake) has(ctx context.Context, installation, repository int64) (bool, error) {
+	_, err := in.o.GitHub(installation).Repository(ctx, repository)
 	if err != nil && !final(err) {
-		return false, fmt.Errorf("asking whether installation %d has repository %d: %w", p.Installation.ID, repo.ID, err)
+		return false, fmt.Errorf("asking whether installation %d has repository %d: %w", installation, repository, err)
 	}
-	return err != nil, nil
+	return err == nil, nil
 }

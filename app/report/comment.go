@@ -121,8 +121,16 @@ func (r *Reporter) edit(ctx context.Context, st *story, facts comment.Facts, bod
 	if strings.HasSuffix(s.CommentDigest, sum(body)) {
 		return nil
 	}
-	if !st.ended && s.CommentAt.Valid && r.clock.Now().Sub(s.CommentAt.Time) < st.pace(s.CommentDigest) {
-		return nil
+	if !st.ended && s.CommentAt.Valid {
+		if strings.HasPrefix(s.CommentDigest, "wait") && st.stage() == "work" { // only then it is looked up
+			var err error
+			if st.signs, err = publish.Signs(ctx, r.db.Q(), s.RepositoryID, st.spec); err != nil {
+				return err
+			}
+		}
+		if r.clock.Now().Sub(s.CommentAt.Time) < st.pace(s.CommentDigest) {
+			return nil
+		}
 	}
 	ctx = github.ForSession(ctx, s.ID, fmt.Sprintf("%s/comment/%.12s", s.ID, sum(body)))
 	err := st.github.EditComment(ctx, st.repo, s.CommentID, body)
@@ -148,9 +156,10 @@ func (r *Reporter) wrote(ctx context.Context, s storage.Session, id int64, diges
 }
 
 // silent reports an answer after which no comment can be written there again:
-// the issue is locked, deleted or moved away, or we may not comment.
+// the issue is locked, deleted or moved away, or we may not comment. A suspension
+// is lifted at times.
 func silent(err error) bool {
-	return errors.Is(err, github.ErrGone) || errors.Is(err, github.ErrNotFound) || errors.Is(err, github.ErrDenied) || errors.Is(err, github.ErrSuspended)
+	return errors.Is(err, github.ErrGone) || errors.Is(err, github.ErrNotFound) || errors.Is(err, github.ErrDenied)
 }
 
 // least leaves out all that is long, for a GitHub that finds the text too long.

@@ -111,6 +111,8 @@ type story struct {
 	builds     builds
 	repo       github.Repo
 	github     GitHub
+
+	installation int64
 }
 
 // Report brings the session's comment and, at its end, its check run up to
@@ -134,6 +136,11 @@ func (r *Reporter) Report(ctx context.Context, s storage.Session) error {
 	}
 	checkErr := errors.Join(r.headCheck(ctx, st), r.askingRun(ctx, st, askedOn(st.session)), r.answeredRuns(ctx, st), r.checkRun(ctx, st))
 	commentErr := r.comment(ctx, st)
+	if errors.Is(checkErr, github.ErrSuspended) || errors.Is(commentErr, github.ErrSuspended) { // told again when it is lifted
+		if err := r.db.Q().SuspendInstallation(ctx, st.installation); err != nil {
+			return fmt.Errorf("record that installation %d is suspended: %w", st.installation, err)
+		}
+	}
 	return publish.Again(errors.Join(keepErr, quiet(checkErr), quiet(commentErr)))
 }
 
@@ -189,11 +196,6 @@ func (r *Reporter) read(ctx context.Context, session string) (st *story, open bo
 			return nil, false, err
 		}
 	}
-	if !st.ended {
-		if st.signs, err = publish.Signs(ctx, r.db.Q(), s.RepositoryID, st.spec); err != nil {
-			return nil, false, err
-		}
-	}
 	if st.ended {
 		st.allowed, err = scheduler.AllowedTo(ctx, r.db.Q(), session)
 	} else {
@@ -206,7 +208,7 @@ func (r *Reporter) read(ctx context.Context, session string) (st *story, open bo
 		return nil, false, err
 	}
 	st.repo = github.Repo{ID: place.ID, Owner: place.Owner, Name: place.Name}
-	st.github = r.github(place.InstallationID)
+	st.github, st.installation = r.github(place.InstallationID), place.InstallationID
 	open = !place.RemovedAt.Valid && !place.SuspendedAt.Valid && !place.DeletedAt.Valid
 	return st, open, nil
 }

@@ -38,7 +38,9 @@ ORDER BY created_at DESC LIMIT 50;
 
 -- name: LastStartOfSession :one
 -- What a session was last started or continued by.
-SELECT * FROM intents WHERE session_id = sqlc.arg(session)::text AND outcome = 'started' ORDER BY created_at DESC LIMIT 1;
+SELECT * FROM intents
+WHERE repository_id = sqlc.arg(repository_id) AND session_id = sqlc.arg(session)::text AND outcome = 'started' -- only the first has an index
+ORDER BY created_at DESC LIMIT 1;
 
 -- name: FinishIntent :exec
 UPDATE intents SET outcome = $2, note = $3, session_id = $4 WHERE key = $1;
@@ -56,19 +58,32 @@ ON CONFLICT (id) DO UPDATE SET
 UPDATE installations SET deleted_at = now(), updated_at = now() WHERE id = $1;
 
 -- name: SuspendInstallation :exec
-UPDATE installations SET suspended_at = now(), updated_at = now() WHERE id = $1;
+UPDATE installations SET suspended_at = coalesce(suspended_at, now()), updated_at = now() WHERE id = $1;
 
 -- name: RepositoryOfInstallation :one
 SELECT id FROM repositories WHERE installation_id = $1 AND removed_at IS NULL ORDER BY updated_at DESC LIMIT 1;
 
 -- name: UnsuspendInstallation :exec
-UPDATE installations SET suspended_at = NULL, updated_at = now() WHERE id = $1;
+-- Ends of sessions that could not be told meanwhile are told now.
+WITH untold AS (
+  UPDATE sessions s SET reported_at = NULL, report_tries = 0, report_after = NULL, next_check_at = now(), deadline = now() + interval '1 hour', version = version + 1
+  FROM repositories r JOIN installations i ON i.id = r.installation_id
+  WHERE i.id = $1 AND i.suspended_at IS NOT NULL AND s.repository_id = r.id
+    AND s.finished_at >= i.suspended_at - interval '1 day' AND s.reported_at >= i.suspended_at - interval '10 minutes'
+)
+UPDATE installations SET suspended_at = NULL, updated_at = now() WHERE installations.id = $1;
 
 -- name: SawRepository :exec
 -- Empty values of the payload leave what is known. A repository that belongs to
--- another account by now takes its open sessions with it.
+-- another account by now takes its open sessions with it, and of one that was
+-- away the ends are told that could not be told.
 WITH moved AS (
   UPDATE sessions SET installation_id = $2 WHERE repository_id = $1 AND installation_id <> $2 AND finished_at IS NULL
+), untold AS (
+  UPDATE sessions s SET reported_at = NULL, report_tries = 0, report_after = NULL, next_check_at = now(), deadline = now() + interval '1 hour', version = version + 1
+  FROM repositories r
+  WHERE r.id = $1 AND r.removed_at IS NOT NULL AND s.repository_id = r.id
+    AND s.finished_at >= r.removed_at - interval '1 day' AND s.reported_at >= r.removed_at - interval '10 minutes'
 )
 INSERT INTO repositories (id, installation_id, owner, name, default_branch) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (id) DO UPDATE SET
