@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"inspect/checks/redact"
 )
@@ -68,6 +69,9 @@ func ReadArchive(r io.Reader) (Archive, error) {
 		if _, again := a.Files[h.Name]; again {
 			a.wrong("%s is in the archive twice", name)
 			continue
+		}
+		if !plain(h) {
+			a.wrong("%s: its header was changed", name)
 		}
 		var keep *bytes.Buffer
 		var most int64
@@ -151,6 +155,18 @@ func odd(h *tar.Header) string {
 	return ""
 }
 
+// plain says whether a header has only what export writes into one: everything else
+// could be a right that an unpacked file gets, or a message.
+func plain(h *tar.Header) bool {
+	for key := range h.PAXRecords {
+		if key != "path" {
+			return false
+		}
+	}
+	return (h.Format == tar.FormatPAX || h.Format == tar.FormatUSTAR) && h.Mode == 0o644 && h.ModTime.Equal(time.Unix(0, 0)) &&
+		h.Uid == 0 && h.Gid == 0 && h.Uname == "" && h.Gname == "" && h.Linkname == "" && h.Devmajor == 0 && h.Devminor == 0
+}
+
 // source hands on what is read and looks at all of it.
 type source struct {
 	from  io.Reader
@@ -219,8 +235,9 @@ func (f *frame) whole() {
 		f.over = true
 	default:
 		f.name = redact.OneLine(string(bytes.TrimRight(b[:100], "\x00")), 200)
-		// The header's own sum is written so; readers take other ways of writing, too.
-		if !octal(b[148:154]) || b[154] != 0 || b[155] != ' ' {
+		// The header's own sum and the kind are written so; readers take other ways of
+		// writing, too.
+		if !octal(b[148:154]) || b[154] != 0 || b[155] != ' ' || b[156] == 0 {
 			f.say("%s: its header was changed", f.name)
 		}
 		size := bytes.TrimRight(b[124:136], "\x00 ")
@@ -257,8 +274,9 @@ func Sums(files map[string]string) []byte {
 // Compare checks an archive, of which digest is what a receipt says of the
 // manifest; empty: nobody knows. The manifest says what its files have to be, and
 // SumsName of the others. wrong has a sentence for each thing that is not as it
-// should be, unsaid the names of files of which nothing says what they have to be.
-func (a Archive) Compare(digest string) (m Manifest, wrong, unsaid []string, err error) {
+// should be, beside the names of files of which the manifest says nothing, and so
+// no receipt: SumsName can be written anew with them, and older archives have none.
+func (a Archive) Compare(digest string) (m Manifest, wrong, beside []string, err error) {
 	wrong = a.Wrong
 	if a.Manifest == nil {
 		return m, append(wrong, ManifestName+" is missing"), nil, nil
@@ -278,23 +296,19 @@ func (a Archive) Compare(digest string) (m Manifest, wrong, unsaid []string, err
 	for _, f := range m.Files {
 		named[f.Name] = true
 	}
-	var others []string
 	for _, name := range slices.Sorted(maps.Keys(a.Files)) {
-		if !named[name] {
-			others = append(others, name)
+		switch {
+		case named[name]:
+		case name == ReceiptName || later(name):
+			beside = append(beside, redact.OneLine(name, 200))
+		default:
+			wrong = append(wrong, redact.OneLine(name, 200)+" does not belong to the evidence: the manifest does not name it")
 		}
 	}
-	if a.Sums == nil {
-		for _, name := range others {
-			if name != ReceiptName && !later(name) {
-				wrong = append(wrong, redact.OneLine(name, 200)+" does not belong to the evidence: nothing names it")
-				continue
-			}
-			unsaid = append(unsaid, redact.OneLine(name, 200))
-		}
-		return m, wrong, unsaid, nil
+	if a.Sums != nil {
+		wrong = append(wrong, a.compareSums(m, named)...)
 	}
-	return m, append(wrong, a.compareSums(m, named)...), nil, nil
+	return m, wrong, beside, nil
 }
 
 // later says whether a file of that name may have come after the manifest.
@@ -306,7 +320,10 @@ func later(name string) bool {
 // compareSums holds what is there against the list. Where the manifest speaks of
 // a file, it decides.
 func (a Archive) compareSums(m Manifest, named map[string]bool) (wrong []string) {
-	want := map[string]string{}
+	want, said := map[string]string{}, map[string]string{}
+	for _, f := range m.Files {
+		said[f.Name] = f.SHA256
+	}
 	for line := range strings.Lines(string(a.Sums)) {
 		line = strings.TrimSuffix(line, "\n")
 		line, escaped := strings.CutPrefix(line, "\\")
@@ -320,7 +337,7 @@ func (a Archive) compareSums(m Manifest, named map[string]bool) (wrong []string)
 		wrong = append(wrong, SumsName+" was changed: it is not as it is written")
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.Files)) {
-		if name == SumsName {
+		if name == SumsName || !named[name] && name != ReceiptName && !later(name) {
 			continue
 		}
 		shown, have := redact.OneLine(name, 200), a.Files[name].SHA256
@@ -330,7 +347,7 @@ func (a Archive) compareSums(m Manifest, named map[string]bool) (wrong []string)
 		case !listed:
 			wrong = append(wrong, shown+" does not belong to the evidence: neither the manifest nor "+SumsName+" names it")
 		case sum != have && named[name] && name != ManifestName:
-			if said(m, name) == have {
+			if said[name] == have {
 				wrong = append(wrong, SumsName+" was changed: of "+shown+" it says something else than the manifest")
 			}
 		case sum != have:
@@ -338,17 +355,9 @@ func (a Archive) compareSums(m Manifest, named map[string]bool) (wrong []string)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		if _, there := a.Files[name]; !there && said(m, name) == "" {
+		if _, there := a.Files[name]; !there && said[name] == "" {
 			wrong = append(wrong, redact.OneLine(name, 200)+" is missing, which "+SumsName+" names")
 		}
 	}
 	return wrong
-}
-
-// said is what the manifest says a file has to be.
-func said(m Manifest, name string) string {
-	if i := slices.IndexFunc(m.Files, func(f File) bool { return f.Name == name }); i >= 0 {
-		return m.Files[i].SHA256
-	}
-	return ""
 }

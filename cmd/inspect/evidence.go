@@ -94,10 +94,10 @@ last line says what was compared with what. The exit status is 1 if something is
 
 func verifyEvidence(out io.Writer, b bundle) error {
 	var m evidence.Manifest
-	var wrong, unsaid []string
+	var wrong, beside []string
 	var err error
 	if b.archive != nil {
-		m, wrong, unsaid, err = b.archive.Compare(b.digest)
+		m, wrong, beside, err = b.archive.Compare(b.digest)
 	} else {
 		m, wrong, err = evidence.Verify(b.manifest, b.digest, b.found)
 	}
@@ -115,16 +115,19 @@ func verifyEvidence(out io.Writer, b bundle) error {
 		return err
 	}
 	fmt.Fprintf(out, "session %s: %d files are what manifest.json says, and manifest.json is sha256:%s.\n", m.Session, len(m.Files), sum.SHA256)
-	if len(unsaid) > 0 {
-		fmt.Fprintf(out, "Nothing says what these have to be, as the archive is of an older version: %s.\n", strings.Join(unsaid, ", "))
+	switch {
+	case len(beside) > 0 && b.archive.Sums == nil:
+		fmt.Fprintf(out, "Nothing says what these have to be, as the archive is of an older version: %s.\n", strings.Join(beside, ", "))
+	case len(beside) > 0:
+		fmt.Fprintf(out, "Only SHA256SUMS in the same archive says what these have to be: %s.\n", strings.Join(beside, ", "))
 	}
 	switch {
 	case b.digest == "":
 		fmt.Fprintln(out, "Nothing says that this is the manifest it should be: there is no receipt. Compare the digest with the check run or the comment, or give it with --receipt.")
 	case b.outside:
-		fmt.Fprintf(out, "That is what %s says: no byte was changed since it was written.\n", b.source)
+		fmt.Fprintf(out, "That manifest is what %s says: no byte of it or of its files was changed since it was written.\n", b.source)
 	default:
-		fmt.Fprintf(out, "That is what %s says. Whoever could change the evidence there could change that as well: compare the digest with the check run or the comment, or give it with --receipt.\n", b.source)
+		fmt.Fprintf(out, "That manifest is what %s says. Whoever could change the evidence there could change that as well: compare the digest with the check run or the comment, or give it with --receipt.\n", b.source)
 	}
 	return nil
 }
@@ -150,6 +153,9 @@ func (b *bundle) compareWith(receipt string) error {
 	sum, err := evidence.SumOf(strings.NewReader(string(b.manifest)))
 	if err != nil {
 		return err
+	}
+	if b.archive != nil && b.digest != "" && b.digest != sum.SHA256 {
+		b.archive.Wrong = append(b.archive.Wrong, evidence.ReceiptName+" was changed: it names another manifest")
 	}
 	if strings.HasPrefix(sum.SHA256, given) {
 		given = sum.SHA256

@@ -117,11 +117,18 @@ func TestEvidenceVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, receipt = range []string{digest, "sha256:" + digest, digest[:16], file} {
-		if out, err := check(asTar(t.TempDir(), files)); err != nil || !strings.Contains(out, "no byte was changed since it was written") {
+		if out, err := check(asTar(t.TempDir(), files)); err != nil || !strings.Contains(out, "no byte of it or of its files was changed since it was written") {
 			t.Errorf("%s: %v %s", receipt, err, out)
 		}
 	}
 	own := digest
+	// The one in the archive has to be the same.
+	digest = strings.Repeat("0", 64)
+	receipt = own
+	if out, err := check(asTar(t.TempDir(), files)); err != errEvidence || out != "receipt.json was changed: it names another manifest\n" {
+		t.Errorf("%v %s", err, out)
+	}
+	digest = own
 	forged, err := evidence.SumOf(strings.NewReader("another manifest"))
 	if err != nil {
 		t.Fatal(err)
