@@ -314,8 +314,9 @@ type Store interface {
 	// clone. ErrUnsupported: it would mean to copy the whole clone.
 	KeepTurn(ctx context.Context, clone CloneID, turn int) error
 
-	// Fork makes a clone of what another was after a turn, like Restore. The
-	// other may be discarded afterwards. ErrNotFound: no such clone or turn.
+	// Fork makes a clone of what another was after a turn, like Restore: what was
+	// written since the snapshot counts to its room. The other may be discarded
+	// afterwards. ErrNotFound: no such clone or turn.
 	Fork(ctx context.Context, from CloneID, turn int, clone CloneID, room int64) (Clone, error)
 
 	// Clone returns a clone that was restored. ErrNotFound.

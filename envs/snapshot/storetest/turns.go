@@ -170,7 +170,23 @@ func room(t *testing.T, open Open) {
 			t.Errorf("%s has no room after %d bytes, because another is full: %v", c.ID, got, err)
 		}
 	}
-	nothingLeft(t, s, a.ID, b.ID, unbounded.ID, snapshot.SnapshotID("s1"))
+	left := []snapshot.Ref{a.ID, b.ID, unbounded.ID}
+	// Who goes on from a turn has what that turn left of the room, not as much anew.
+	if s.HardQuota() && s.Forks() {
+		c, err := s.Restore(ctx, "s1", Clone("c"), free)
+		must(t, err)
+		_, err = fill(t, c.Path, free/2)
+		must(t, err)
+		must(t, os.Rename(filepath.Join(c.Path, "filling"), filepath.Join(c.Path, "before")))
+		must(t, s.KeepTurn(ctx, c.ID, 1))
+		fork, err := s.Fork(ctx, c.ID, 1, Clone("fork"), free)
+		must(t, err)
+		if got, err := fill(t, fork.Path, 2*free); err == nil || got > free*3/4 {
+			t.Errorf("a fork of a turn that had taken half its room took %d bytes more: %v", got, err)
+		}
+		left = append(left, fork.ID, c.ID)
+	}
+	nothingLeft(t, s, append(left, snapshot.SnapshotID("s1"))...)
 }
 
 // depended: what others were made from can be discarded, and its name is free.

@@ -54,6 +54,7 @@ type about struct {
 	Generation int    `json:"generation,omitempty"`
 	Purpose    string `json:"purpose,omitempty"`
 	Room       int64  `json:"room,omitempty"`
+	Shared     int64  `json:"shared,omitempty"`  // bytes of the snapshot that the session began with, beside which it has the room
 	ForkOf     string `json:"fork_of,omitempty"` // the clone it is a fork of
 	Turn       int    `json:"turn,omitempty"`    // after this turn of it; of a kept turn: which
 

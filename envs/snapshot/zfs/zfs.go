@@ -262,7 +262,7 @@ func (s *Store) Prepare(ctx context.Context, id snapshot.BaseID, from snapshot.S
 		source = origin.name + published
 	}
 	a := about{Base: string(id), Created: s.clock.Now().UTC()}
-	if err := s.make(ctx, v, base, a, source, 0); err != nil {
+	if err := s.make(ctx, v, base, a, source); err != nil {
 		return snapshot.Base{}, fmt.Errorf("prepare base %s: %w", id, err)
 	}
 	return a.base(s.mounts), nil
@@ -457,7 +457,7 @@ func (s *Store) Restore(ctx context.Context, id snapshot.SnapshotID, clone snaps
 		Clone: clone.String(), Session: clone.Session, Generation: clone.Generation, Purpose: clone.Purpose,
 		Snapshot: string(id), Meta: from.Meta, Created: s.clock.Now().UTC(), Room: max(room, 0),
 	}
-	if err := s.make(ctx, v, to, a, origin.name+published, a.Room); err != nil {
+	if err := s.make(ctx, v, to, a, origin.name+published); err != nil {
 		return snapshot.Clone{}, fmt.Errorf("restore snapshot %s as %s: %w", id, clone, err)
 	}
 	return a.clone(s.mounts), nil
@@ -565,8 +565,9 @@ func (s *Store) Fork(ctx context.Context, of snapshot.CloneID, turn int, clone s
 	a := about{
 		Clone: clone.String(), Session: clone.Session, Generation: clone.Generation, Purpose: clone.Purpose,
 		Snapshot: from.Snapshot, Meta: from.Meta, ForkOf: of.String(), Turn: turn, Created: s.clock.Now().UTC(), Room: max(room, 0),
+		Shared: from.Shared, // what was written in earlier turns has taken of the room
 	}
-	if err := s.make(ctx, v, to, a, source, a.Room); err != nil {
+	if err := s.make(ctx, v, to, a, source); err != nil {
 		return snapshot.Clone{}, fmt.Errorf("fork turn %d of %s as %s: %w", turn, of, clone, err)
 	}
 	return a.clone(s.mounts), nil
@@ -601,9 +602,18 @@ func (s *Store) Clone(ctx context.Context, clone snapshot.CloneID) (snapshot.Clo
 
 // make makes a thing, mounted: an empty one, or a clone of source. It leaves
 // nothing behind if it fails.
-func (s *Store) make(ctx context.Context, v view, t thing, a about, source string, room int64) (err error) {
+func (s *Store) make(ctx context.Context, v view, t thing, a about, source string) (err error) {
 	if err := v.admit(s.fill); err != nil {
 		return err
+	}
+	var has int64
+	if source != "" {
+		if has, err = referenced(v.rows[source]); err != nil {
+			return err
+		}
+		if a.Clone != "" && a.Shared == 0 {
+			a.Shared = has
+		}
 	}
 	argv, err := marks(s.owner, a)
 	if err != nil {
@@ -623,12 +633,8 @@ func (s *Store) make(ctx context.Context, v view, t thing, a about, source strin
 			return err
 		}
 		defer release()
-		if room > 0 {
-			base, err := referenced(v.rows[source])
-			if err != nil {
-				return err
-			}
-			argv = append(argv, "-o", "refquota="+strconv.FormatInt(base+room, 10))
+		if a.Room > 0 {
+			argv = append(argv, "-o", "refquota="+strconv.FormatInt(max(a.Shared+a.Room, has), 10))
 		}
 		argv = append(append([]string{"clone"}, argv...), source, name)
 	}
