@@ -176,14 +176,16 @@ type Adder struct {
 	days   map[string]Day
 }
 
-// NewAdder begins a report.
+// NewAdder begins a report. What bys names twice is taken once.
 func NewAdder(since, until time.Time, f Filter, bys []By) *Adder {
 	a := &Adder{
 		report: Report{Since: since.UTC(), Until: until.UTC(), Filter: f, Parts: []Part{}, Days: []Day{}},
-		bys:    bys, total: newSums(), parts: map[By]map[string]*sums{}, days: map[string]Day{},
+		total:  newSums(), parts: map[By]map[string]*sums{}, days: map[string]Day{},
 	}
 	for _, by := range bys {
-		a.parts[by] = map[string]*sums{}
+		if a.parts[by] == nil {
+			a.bys, a.parts[by] = append(a.bys, by), map[string]*sums{}
+		}
 	}
 	return a
 }

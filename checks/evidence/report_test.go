@@ -330,16 +330,19 @@ func TestSARIF(t *testing.T) {
 // What results leave to the description of their rule, and addresses as they may
 // be written.
 func TestSARIFRules(t *testing.T) {
-	body := `{"version":"2.1.0","runs":[{"tool":{"driver":{"name":"lint","rules":[{"id":"A","shortDescription":{"text":"what A means"},"defaultConfiguration":{"level":"error"}},{"id":"B","shortDescription":null}]}},
+	body := `{"version":"2.1.0","runs":[{"tool":{"driver":{"name":"lint","rules":[{"id":"A","shortDescription":{"text":"what A means"},"defaultConfiguration":{"level":"error"}},{"id":"B","shortDescription":null}]},"extensions":[{"name":"more","rules":[{"id":"X","defaultConfiguration":{"level":"note"}}]}]},
 "originalUriBaseIds":{"SUB":{"uri":"file:///workspace/sub/"},"AWAY":{"uri":"file:///elsewhere/"}},"invocations":[{"executionSuccessful":true}],"results":[
 {"ruleIndex":0,"message":{"id":"x"},"locations":[{"physicalLocation":{"artifactLocation":{"uri":"a%20b.go","uriBaseId":"SUB"}}}]},
 {"rule":{"index":1},"message":{"markdown":"**B**"},"locations":[{"physicalLocation":{"artifactLocation":{"uri":"c.go","uriBaseId":"AWAY"}}}]},
 {"ruleIndex":0,"ruleId":"A/1","level":"note","message":{"text":"own"},"locations":[{"physicalLocation":{"artifactLocation":{"uri":"%2e%2e/x"}}}]},
-{"ruleIndex":4294967295,"message":{"text":"far"}}]}]}`
+{"ruleIndex":4294967295,"message":{"text":"far"}},
+{"ruleIndex":0,"rule":{"index":0,"toolComponent":{"index":0}},"message":{"text":"of an extension"}},
+{"rule":{"index":0,"toolComponent":{"index":7}},"message":{"text":"of none"}},{"rule":{"index":0,"toolComponent":{"name":"more"}},"message":{"text":"by name"}}]}]}`
 	r := &report{}
 	readSARIF("r", []byte(body), r)
 	want := []Finding{{Rule: "A", Level: "error", Path: "sub/a b.go", Message: "what A means"}, {Rule: "B", Level: "warning", Path: "c.go", Message: "**B**"},
-		{Rule: "A/1", Level: "note", Path: "%2e%2e/x", Message: "own"}, {Level: "warning", Message: "far"}}
+		{Rule: "A/1", Level: "note", Path: "%2e%2e/x", Message: "own"}, {Level: "warning", Message: "far"},
+		{Rule: "X", Level: "note", Message: "of an extension"}, {Level: "warning", Message: "of none"}, {Level: "warning", Message: "by name"}}
 	if d := cmp.Diff(want, r.findings); d != "" || r.damage != "" {
 		t.Errorf("%q %s", r.damage, d)
 	}

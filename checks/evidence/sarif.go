@@ -116,16 +116,24 @@ func sarifFinding(run *sarif.Run, res *sarif.Result) Finding {
 	return f
 }
 
-// ruleOf is the rule of a result, as far as the run describes it by its number.
+// ruleOf is the rule of a result, as far as the run describes it by its number: that
+// counts the rules of the tool, or of the extension that is named with it.
 func ruleOf(run *sarif.Run, res *sarif.Result) *sarif.ReportingDescriptor {
 	at := res.RuleIndex
 	if at == nil && res.Rule != nil {
 		at = res.Rule.Index
 	}
-	if at == nil || run.Tool.Driver == nil || *at >= uint(len(run.Tool.Driver.Rules)) {
+	of := run.Tool.Driver
+	if res.Rule != nil && res.Rule.ToolComponent != nil {
+		of = nil
+		if n := res.Rule.ToolComponent.Index; n != nil && *n < uint(len(run.Tool.Extensions)) {
+			of = run.Tool.Extensions[*n]
+		}
+	}
+	if at == nil || of == nil || *at >= uint(len(of.Rules)) {
 		return nil
 	}
-	return run.Tool.Driver.Rules[*at]
+	return of.Rules[*at]
 }
 
 // sarifPath is the path that an address means, in the directory that it is told

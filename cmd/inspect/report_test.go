@@ -23,6 +23,10 @@ func TestReport(t *testing.T) {
 	if err != nil || strings.Contains(out, "\x1b") {
 		t.Fatalf("%q, %v", out, err)
 	}
+	twice, err := report("--by=repository,repository")
+	if err != nil || strings.Count(twice, "octocat/hello") != 1 {
+		t.Errorf("what is named twice: %q, %v", twice, err)
+	}
 	wantLines(t, out, "Sessions that ended", "Merge rate", "not known", "no pull request was opened", "failed: disk", "REQUESTER", "octocat/hello")
 	for args, want := range map[string]float64{"": 1, "--since 6w": 2, "--since 6w --requester octocat": 1, "--repository octocat/other": 0, "--model m": 0, "--harness h": 0, "--since 1h": 0} {
 		out, err := report(append([]string{"--json"}, strings.Fields(args)...)...)

@@ -164,12 +164,16 @@ func (n *Node) usageOf(id, tree string) func(context.Context) (int64, error) {
 			return 0, nil
 		}
 		sp, err := n.o.Store.Space(ctx)
-		if err != nil || sp.Free <= 0 { // it is the pool that is full: not this clone's doing
+		if err != nil || sp.Free < poolFull { // not this clone's doing
 			return 0, err
 		}
 		return math.MaxInt64, nil
 	}
 }
+
+// poolFull is how little free space a pool that takes nothing any more may show, in
+// bytes: what is less than a block is nobody's.
+const poolFull = 1 << 20
 
 // quotaHolds says whether the store bounds what the sandbox with that id writes:
 // clones that sessions work in, and no bases.
