@@ -152,7 +152,15 @@ func jsonText(s string, safe bool) string {
 type rule struct {
 	name string
 	need string // the rule is tried only where this stands, in lower case
+	// core is a part of re that begins with letters of its own, which are looked for
+	// ten times faster than what may stand before them; nil where there is none.
+	core func() *regexp.Regexp
 	re   func() *regexp.Regexp
+}
+
+// in says whether the rule may find something in s, which is lower in lower case.
+func (r rule) in(s, lower string) bool {
+	return strings.Contains(lower, r.need) && (r.core == nil || r.core().MatchString(s))
 }
 
 // pattern is a regular expression that is compiled when it is first needed: this
@@ -165,14 +173,14 @@ func pattern(form string) func() *regexp.Regexp {
 // begins: also after an escape of JSON, of a URL or of a terminal, whose last
 // letter is no part of it.
 func token(name, need, form string) rule {
-	return rule{name, need, pattern(`(?:\b|_|\\[abfnrtv]|\\u[0-9a-fA-F]{4}|%[0-9a-fA-F]{2}|\x1b\[[0-9;]*[A-Za-z])(` + form + `)`)}
+	return rule{name, need, pattern(form), pattern(`(?:\b|_|\\[abfnrtv]|\\u[0-9a-fA-F]{4}|%[0-9a-fA-F]{2}|\x1b\[[0-9;]*[A-Za-z])(` + form + `)`)}
 }
 
 // rules find secrets nobody told us of. Group 1, where there is one, is the secret.
 var rules = []rule{
 	token("github-token", "gh", `gh[a-z]_[A-Za-z0-9][A-Za-z0-9_.\-]{15,}`),
 	token("github-pat", "github_pat_", `github_pat_[A-Za-z0-9_]{20,}`),
-	{"private-key", "private key-----", pattern(`-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----|[\s\S]*)`)},
+	{"private-key", "private key-----", nil, pattern(`-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\s\S]*?-----END [A-Z ]*PRIVATE KEY-----|[\s\S]*)`)},
 	token("jwt", "eyj", `eyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]*`),
 	token("aws-key", "akia", `AKIA[A-Z0-9]{16,}\b`),
 	token("aws-key", "asia", `ASIA[A-Z0-9]{16,}\b`),
@@ -183,8 +191,8 @@ var rules = []rule{
 	token("npm-token", "npm_", `npm_[A-Za-z0-9]{30,}`),
 	token("google-key", "aiza", `AIza[A-Za-z0-9_\-]{30,}`),
 	token("buildkite-token", "bk", `bk(?:ua|aj|at|ct)_[A-Za-z0-9]{16,}`),
-	{"url-password", "://", pattern(`\b[a-zA-Z][a-zA-Z0-9+.\-]{1,20}://[^\s/:@'"<>]*:([^\s/@'"<>]{3,})@`)},
-	{"authorization", "authorization", pattern(`(?i)\bauthorization:\s*(?:basic|bearer|token)\s+([A-Za-z0-9+/=_.\-]{8,})`)},
+	{"url-password", "://", pattern(`://[^\s/:@'"<>]*:[^\s/@'"<>]{3,}@`), pattern(`\b[a-zA-Z][a-zA-Z0-9+.\-]{1,20}://[^\s/:@'"<>]*:([^\s/@'"<>]{3,})@`)},
+	{"authorization", "authorization", nil, pattern(`(?i)\bauthorization:\s*(?:basic|bearer|token)\s+([A-Za-z0-9+/=_.\-]{8,})`)},
 }
 
 // Known returns s without the exact values r knows. It is a hundred times
@@ -207,7 +215,7 @@ func (r *Redactor) String(s string) string {
 	s = r.Known(s)
 	lower := strings.ToLower(s)
 	for _, rule := range rules {
-		if strings.Contains(lower, rule.need) {
+		if rule.in(s, lower) {
 			s = replaceRule(s, rule.re())
 		}
 	}
@@ -287,7 +295,7 @@ func (r *Redactor) spans(s string) []span {
 	}
 	lower := strings.ToLower(s)
 	for _, rule := range rules {
-		if !strings.Contains(lower, rule.need) {
+		if !rule.in(s, lower) {
 			continue
 		}
 		for _, m := range rule.re().FindAllStringSubmatchIndex(s, -1) {
