@@ -60,6 +60,7 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "inspect",
 		Short:         "Background coding agents on your own machines",
+		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

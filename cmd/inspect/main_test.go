@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"io"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -60,4 +61,15 @@ func TestMistyped(t *testing.T) {
 		}
 	}
 	walk(rootCommand())
+}
+
+// Which program it is comes first in any report of a fault.
+func TestVersion(t *testing.T) {
+	var out strings.Builder
+	root := rootCommand()
+	root.SetArgs([]string{"--version"})
+	root.SetOut(&out)
+	if err := root.ExecuteContext(t.Context()); err != nil || !strings.HasPrefix(out.String(), "inspect version ") || !strings.Contains(out.String(), runtime.Version()) {
+		t.Errorf("%q %v", out.String(), err)
+	}
 }

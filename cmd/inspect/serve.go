@@ -445,7 +445,7 @@ func (p plane) run(ctx context.Context) error {
 	group.Go(func() error { knowBot(run, app, log); return nil })
 	group.Go(func() error { return lost.Run(run) })
 	group.Go(func() error { return follower.Run(run) })
-	log.Info("inspect serves", "hooks", "http://"+p.ports.hooks.Addr().String()+webhook.DefaultPath, "people", public, "token", "in "+filepath.Join(dirs.private, "people.token"), "machines", p.ports.control())
+	log.Info("inspect serves", "version", version(), "hooks", "http://"+p.ports.hooks.Addr().String()+webhook.DefaultPath, "people", public, "token", "in "+filepath.Join(dirs.private, "people.token"), "machines", p.ports.control())
 	err = group.Wait()
 	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Canceled)) {
 		return nil
