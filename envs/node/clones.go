@@ -209,7 +209,7 @@ func (n *Node) start(ctx context.Context, id, tree string, repository int64, img
 
 // launch starts what a spec describes and keeps account of it.
 func (n *Node) launch(ctx context.Context, spec sandbox.Spec, w *ways) (*running, error) {
-	id := spec.ID
+	id, trouble := spec.ID, n.watched(&spec)
 	sb, err := n.o.Launcher.Start(ctx, spec)
 	if err != nil {
 		w.letGo()
@@ -222,8 +222,7 @@ func (n *Node) launch(ctx context.Context, spec sandbox.Spec, w *ways) (*running
 	n.mu.Unlock()
 	// It ends with its sandbox, which may outlive Run: see there.
 	go func() {
-		r.end = sb.Wait()
-		r.end.DiskFull = r.end.DiskFull || n.atItsLimit(spec)
+		r.end = n.endOf(sb.Wait(), spec, trouble)
 		w.remove()
 		n.mu.Lock()
 		if n.running[id] == r {

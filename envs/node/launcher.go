@@ -3,11 +3,13 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -171,6 +173,53 @@ func (n *Node) usageOf(id, tree string) func(context.Context) (int64, error) {
 	}
 }
 
+// watched has what is measured of a sandbox's disk usage also tell when the store
+// takes nothing any more. The function it returns says what was wrong with the
+// store, also when it was so at some time before; empty: nothing.
+func (n *Node) watched(spec *sandbox.Spec) (trouble func(context.Context) string) {
+	tree := filepath.Dir(spec.Mounts[0].Source) // whose work directory it is
+	var once atomic.Pointer[string]
+	look := func(ctx context.Context) string {
+		if words := n.storeTrouble(ctx, tree); words != "" {
+			if once.CompareAndSwap(nil, &words) {
+				n.log.Warn("nothing can be written in a sandbox", "sandbox", spec.ID, "why", words)
+			}
+		}
+		if words := once.Load(); words != nil {
+			return *words
+		}
+		return ""
+	}
+	usage := spec.DiskUsage
+	spec.DiskUsage = func(ctx context.Context) (int64, error) {
+		look(ctx)
+		return usage(ctx)
+	}
+	return look
+}
+
+// storeTrouble says why nobody can write into a tree, whatever the limit of who
+// does; empty: there is no such reason.
+func (n *Node) storeTrouble(ctx context.Context, tree string) string {
+	var fs unix.Statfs_t
+	err := unix.Statfs(tree, &fs)
+	switch {
+	case errors.Is(err, unix.ENOENT): // it was taken away
+		return ""
+	case err == nil && int64(fs.Bavail)*fs.Bsize >= poolFull:
+		return ""
+	case err == nil:
+		var sp snapshot.Space
+		if sp, err = n.o.Store.Space(ctx); err == nil && sp.Free >= poolFull { // its own quota
+			return ""
+		}
+	}
+	if err != nil {
+		return fmt.Sprintf("node %s could not use its store of snapshots: %v", n.o.Name, err)
+	}
+	return fmt.Sprintf("the disk of node %s was full, and not by this session: free some space there", n.o.Name)
+}
+
 // poolFull is how little free space a pool that takes nothing any more may show, in
 // bytes: what is less than a block is nobody's.
 const poolFull = 1 << 20
@@ -182,14 +231,25 @@ func (n *Node) quotaHolds(id string) bool {
 	return n.o.Store.HardQuota() && clone.Session != "" && clone.Purpose != snapshot.PurposeProof
 }
 
-// atItsLimit says whether a sandbox that has ended filled its clone: it may have
-// ended too soon after that for it to be measured.
-func (n *Node) atItsLimit(spec sandbox.Spec) bool {
-	if spec.Limits.DiskBytes <= 0 || spec.Beside != "" || !n.quotaHolds(spec.ID) {
-		return false
+// endOf is how a sandbox ended, with what is known of its disk.
+func (n *Node) endOf(end wire.SandboxEnd, spec sandbox.Spec, trouble func(context.Context) string) wire.SandboxEnd {
+	if spec.Beside != "" {
+		return end
 	}
 	ctx, cancel := proc.WithTimeout(context.Background(), n.clock, measureTime)
 	defer cancel()
+	if end.DiskFull = end.DiskFull || n.atItsLimit(ctx, spec); !end.DiskFull {
+		end.Store = trouble(ctx)
+	}
+	return end
+}
+
+// atItsLimit says whether a sandbox that has ended filled its clone: it may have
+// ended too soon after that for it to be measured.
+func (n *Node) atItsLimit(ctx context.Context, spec sandbox.Spec) bool {
+	if spec.Limits.DiskBytes <= 0 || !n.quotaHolds(spec.ID) {
+		return false
+	}
 	used, err := spec.DiskUsage(ctx)
 	if err != nil {
 		n.log.Warn("disk usage of a sandbox could not be measured", "sandbox", spec.ID, "error", err)
@@ -197,7 +257,7 @@ func (n *Node) atItsLimit(spec sandbox.Spec) bool {
 	return err == nil && used == math.MaxInt64
 }
 
-// measureTime bounds one measurement of a clone with a quota.
+// measureTime bounds what is measured when a sandbox has ended.
 const measureTime = 10 * time.Second
 
 // usageDepth is deeper than any tree that can become a snapshot; what lies

@@ -420,6 +420,9 @@ func hint(err error, end wire.SandboxEnd) error {
 	if end.DiskFull {
 		words = append(words, "the disk limit was reached")
 	}
+	if end.Store != "" {
+		words = append(words, end.Store)
+	}
 	if len(words) == 0 {
 		return err
 	}

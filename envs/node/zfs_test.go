@@ -3,14 +3,20 @@ package node_test
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
+	"inspect/envs/node"
 	"inspect/envs/node/dial"
 	"inspect/envs/proc"
 	"inspect/envs/sandbox/stream"
 	"inspect/envs/snapshot"
+	"inspect/envs/snapshot/zfs/zfstest"
 	"inspect/envs/wire"
 )
 
@@ -44,6 +50,7 @@ func TestOnZFS(t *testing.T) {
 	t.Run("life of an environment", TestLifeOfAnEnvironment)
 	t.Run("turns", turnsOnZFS)
 	t.Run("quota", quotaOnZFS)
+	t.Run("full under a session", fullOnZFS)
 	t.Run("restores", restoresOnZFS)
 	t.Run("collection", TestCollectsWhatNobodyNeeds)
 	t.Run("killed", daemonKilled)
@@ -152,5 +159,70 @@ func quotaOnZFS(t *testing.T) {
 	_ = quick.Client.Close()
 	if end := <-quick.Ends; !end.DiskFull {
 		t.Errorf("at its limit it ended with %+v", end)
+	}
+}
+
+// A pool that others fill under a session is told as that, and not as the
+// session's own limit; also when there is space again before the session ends.
+func fullOnZFS(t *testing.T) {
+	w := newWorld(t)
+	seen := make(telling, 1)
+	w.start(func(o *node.Options) {
+		o.Log = slog.New(slog.NewTextHandler(seen, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	})
+	w.refreshed(1, "snap-1")
+	dataset := w.daemonOptions().Dataset
+	t.Cleanup(func() { bound(t, dataset, "none") })
+	for _, session := range []string{"s1", "s2"} {
+		select {
+		case <-seen: // of the one before
+		default:
+		}
+		grant := w.grant(session, wire.PurposeWork, "snap-1")
+		_, err := dial.Restore(t.Context(), w.socket, grant)
+		must(t, err)
+		run, err := dial.Sandbox(t.Context(), w.socket, grant)
+		must(t, err)
+		used, err := zfstest.Try("zfs", "get", "-H", "-p", "-o", "value", "used", dataset)
+		must(t, err)
+		n, err := strconv.ParseInt(used, 10, 64)
+		must(t, err)
+		bound(t, dataset, strconv.FormatInt(n+4<<20, 10))
+		_, err = run.Client.Run(t.Context(), stream.Exec{Argv: []string{"sh", "-c", "head -c 33554432 /dev/urandom >more; sync more; true"}})
+		must(t, err)
+		if session == "s2" {
+			select {
+			case <-seen: // it was measured
+			case <-time.After(time.Minute):
+				t.Error("nobody saw that the pool is full")
+			}
+			bound(t, dataset, "none")
+		}
+		must(t, run.Client.Close())
+		if end := <-run.Ends; end.DiskFull || !strings.Contains(end.Store, "full") || !strings.Contains(end.Store, nodeName) {
+			t.Errorf("in a full pool %s ended with %+v", session, end)
+		}
+		bound(t, dataset, "none")
+		must(t, dial.Discard(t.Context(), w.socket, grant))
+	}
+}
+
+// telling gets a word when something is logged of a sandbox that can write nothing.
+type telling chan struct{}
+
+func (c telling) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("nothing can be written in a sandbox")) {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+	return len(b), nil
+}
+
+func bound(t *testing.T, dataset, quota string) {
+	t.Helper()
+	if _, err := zfstest.Try("zfs", "set", "quota="+quota, dataset); err != nil {
+		t.Error(err)
 	}
 }

@@ -96,6 +96,9 @@ func (b *box) close() wire.SandboxEnd {
 		case <-b.a.clock.After(b.a.opt.pace.sandboxEnd):
 			b.a.log.Warn("nobody told how the sandbox ended")
 		}
+		if b.ended.Store != "" {
+			b.a.storeTrouble.CompareAndSwap(nil, &b.ended.Store)
+		}
 	})
 	return b.ended
 }

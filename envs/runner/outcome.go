@@ -126,6 +126,41 @@ func limitOf(end wire.SandboxEnd, l wire.Limits) (reason, words string) {
 	return "", ""
 }
 
+// withoutStore is an outcome in the light of trouble with the node's store of
+// snapshots: what did not succeed need not have failed by itself, unless it ran
+// into a limit of its own.
+func withoutStore(o wire.Outcome, trouble string) wire.Outcome {
+	switch o.Kind {
+	case wire.OutcomeFailed:
+		if o.Reason == wire.ReasonDisk || o.Reason == wire.ReasonMemory || o.Reason == wire.ReasonPids {
+			return o
+		}
+	case wire.OutcomeVerified:
+		if failures(o.Results) == 0 {
+			return o
+		}
+	}
+	o.Words = sentence(errors.New(trouble)) + " " + o.Words
+	switch o.Kind {
+	case wire.OutcomeFailed, wire.OutcomeVerified, wire.OutcomeNoChange:
+		o.Kind, o.Reason = wire.OutcomeInfrastructure, wire.ReasonNodeStore
+	}
+	return o
+}
+
+// failures counts commands that said no the last time they were run.
+func failures(results []wire.VerifyResult) (n int) {
+	for _, r := range results {
+		if last := len(r.Again); last > 0 {
+			r = r.Again[last-1]
+		}
+		if r.ExitCode != 0 {
+			n++
+		}
+	}
+	return n
+}
+
 func mib(n int64) string {
 	if n <= 0 {
 		return ""
@@ -178,15 +213,7 @@ func sentence(err error) string {
 // afterVerify is the outcome once verification has run.
 func (a *attempt) afterVerify(ctx context.Context, v verified) wire.Outcome {
 	o := wire.Outcome{Kind: wire.OutcomeVerified, Tree: v.tree, Results: v.results, Base: v.base, BaseTests: v.baseTests}
-	failedOnes := 0
-	for _, r := range v.results {
-		if n := len(r.Again); n > 0 {
-			r = r.Again[n-1]
-		}
-		if r.ExitCode != 0 {
-			failedOnes++
-		}
-	}
+	failedOnes := failures(v.results)
 	last := ""
 	if n := len(v.results); n > 0 {
 		last = v.results[n-1].Name

@@ -15,6 +15,35 @@ import (
 	"inspect/envs/wire"
 )
 
+func TestWithoutStore(t *testing.T) {
+	bad := []wire.VerifyResult{{Name: "unit", ExitCode: 1}}
+	flaky := []wire.VerifyResult{{Name: "unit", ExitCode: 1, Again: []wire.VerifyResult{{ExitCode: 0}}}}
+	for name, c := range map[string]struct {
+		o            wire.Outcome
+		kind, reason string
+		told         bool
+	}{
+		"failed":              {wire.Outcome{Kind: wire.OutcomeFailed, Reason: wire.ReasonHarnessExit}, wire.OutcomeInfrastructure, wire.ReasonNodeStore, true},
+		"nothing":             {wire.Outcome{Kind: wire.OutcomeNoChange}, wire.OutcomeInfrastructure, wire.ReasonNodeStore, true},
+		"its own limit":       {wire.Outcome{Kind: wire.OutcomeFailed, Reason: wire.ReasonDisk}, wire.OutcomeFailed, wire.ReasonDisk, false},
+		"memory":              {wire.Outcome{Kind: wire.OutcomeFailed, Reason: wire.ReasonMemory}, wire.OutcomeFailed, wire.ReasonMemory, false},
+		"verified":            {wire.Outcome{Kind: wire.OutcomeVerified, Results: flaky}, wire.OutcomeVerified, "", false},
+		"verification failed": {wire.Outcome{Kind: wire.OutcomeVerified, Results: bad}, wire.OutcomeInfrastructure, wire.ReasonNodeStore, true},
+		"late":                {wire.Outcome{Kind: wire.OutcomeTimedOut}, wire.OutcomeTimedOut, "", true},
+		"missing":             {wire.Outcome{Kind: wire.OutcomeInfrastructure, Reason: wire.ReasonSnapshotMissing}, wire.OutcomeInfrastructure, wire.ReasonSnapshotMissing, true},
+	} {
+		c.o.Words = "As it was."
+		o := withoutStore(c.o, "the disk was full: free some space")
+		want := "As it was."
+		if c.told {
+			want = "The disk was full: free some space. As it was."
+		}
+		if o.Kind != c.kind || o.Reason != c.reason || o.Words != want {
+			t.Errorf("%s: %s/%s %q", name, o.Kind, o.Reason, o.Words)
+		}
+	}
+}
+
 func TestDecide(t *testing.T) {
 	change := taken{tip: strings.Repeat("a", 40)}
 	limits := wire.Limits{Pids: 9, MemoryBytes: 64 << 20, DiskBytes: 5 << 20}

@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -53,6 +54,8 @@ type attempt struct {
 	turnsOver  bool        // no further turn is kept; for the one goroutine that takes turns
 	rerun      []wire.Step // of setup, because of the drift
 	instructed string      // sha256 of the first prompt; set before the agent gets it
+
+	storeTrouble atomic.Pointer[string] // what was wrong with the node's store, the first that was told
 
 	mu       sync.Mutex
 	phaseNow string
@@ -128,6 +131,9 @@ func (a *attempt) run(live context.Context) (err error) {
 	outcome := a.phases(live)
 	if live.Err() != nil {
 		return context.Cause(live)
+	}
+	if trouble := a.storeTrouble.Load(); trouble != nil { // every sandbox has ended
+		outcome = withoutStore(outcome, *trouble)
 	}
 	return a.report(live, outcome)
 }

@@ -346,6 +346,34 @@ func TestSandboxLost(t *testing.T) {
 	}
 }
 
+// The node's store is full while the agent works, and while the result is
+// verified: what fails then is no fault of the session's.
+func TestStoreFull(t *testing.T) {
+	for purpose, w := range map[string]*world{"work": newWorld(t, "--mode", "fail"), "verify": newWorld(t)} {
+		if purpose == "verify" {
+			w.spec.Verify = []wire.Verify{{Name: "unit", Run: "false", Report: "exit"}}
+		}
+		w.node.onSandbox = func(of string, _ int, sb Sandbox, end <-chan wire.SandboxEnd) (Sandbox, <-chan wire.SandboxEnd, error) {
+			full := make(chan wire.SandboxEnd, 1)
+			go func() {
+				e := <-end
+				if of == purpose {
+					e.Store = "the disk of the node was full"
+				}
+				full <- e
+			}()
+			return sb, full, nil
+		}
+		o := w.outcome()
+		if o.Kind != wire.OutcomeInfrastructure || o.Reason != wire.ReasonNodeStore || !strings.HasPrefix(o.Words, "The disk of the node was full. ") {
+			t.Errorf("%s: outcome %+v", purpose, o)
+		}
+		if purpose == "verify" && o.Bundle == "" {
+			t.Error("the work is not kept")
+		}
+	}
+}
+
 // A sandbox that ends while the work is taken is tried once more.
 func TestSandboxLostWhileTaking(t *testing.T) {
 	w := newWorld(t)

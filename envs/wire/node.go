@@ -364,5 +364,9 @@ type SandboxEnd struct {
 	OOM      int64 `json:"oom"`      // processes killed for memory
 	PidsHit  int64 `json:"pids_hit"` // forks refused
 	DiskFull bool  `json:"disk_full"`
-	ExitCode int   `json:"exit_code"`
+	// Store says, for people, what was wrong with the node's store of snapshots
+	// while the sandbox ran or when it ended: it was full, though not by this
+	// sandbox, or not to be had. Empty: nothing.
+	Store    string `json:"store,omitempty"`
+	ExitCode int    `json:"exit_code"`
 }

@@ -449,6 +449,7 @@ const (
 	ReasonUnrelatedHistory = "unrelated_history" // result does not descend from the base
 	ReasonElsewhere        = "commits_elsewhere" // commits on several other branches, none on HEAD
 	ReasonDisk             = "disk"              // disk limit reached
+	ReasonNodeStore        = "node_store"        // the node's store was full, or not to be had, while the attempt ran
 	ReasonMemory           = "memory"            // memory limit reached
 	ReasonPids             = "pids"              // process limit reached
 	ReasonSnapshotMissing  = "snapshot_missing"
