@@ -49,8 +49,17 @@ func (n *Node) open(grant, verb string, uid int) (wire.Grant, snapshot.CloneID, 
 	return g, id, n.fences.raise(id.Session, id.Generation)
 }
 
-// restore obeys a grant with the verb restore.
+// restore obeys a grant with the verb restore. Before anybody hears that there is
+// no room the control plane does, so that the next attempt is not placed here.
 func (n *Node) restore(ctx context.Context, uid int, grant string) (wire.RestoreReply, error) {
+	reply, err := n.restoreGranted(ctx, uid, grant)
+	if err != nil && asError(err).Code == "no_space" {
+		n.tell(ctx)
+	}
+	return reply, err
+}
+
+func (n *Node) restoreGranted(ctx context.Context, uid int, grant string) (wire.RestoreReply, error) {
 	begun := n.clock.Now()
 	g, id, err := n.open(grant, wire.VerbRestore, uid)
 	if err != nil {

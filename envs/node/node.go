@@ -104,6 +104,7 @@ type Options struct {
 type Node struct {
 	instance  string        // of this process
 	announced chan struct{} // closed when the control plane knows of this process
+	telling   chan struct{} // held while it is told of this node
 	adverts   chan Advert   // the newest, for whoever tells it
 	o         Options
 	clock     proc.Clock
@@ -219,7 +220,7 @@ func New(o Options) (*Node, error) {
 		}),
 		fences:   fences{dir: filepath.Join(o.Root, "generations")},
 		slots:    make(chan struct{}, o.Refreshes),
-		instance: rand.Text(), announced: make(chan struct{}), adverts: make(chan Advert, 1),
+		instance: rand.Text(), announced: make(chan struct{}), telling: make(chan struct{}, 1), adverts: make(chan Advert, 1),
 		ofModules: map[int64]*mirrors{},
 		running:   map[string]*running{}, working: map[int64]bool{}, secrets: map[string]int{}, offered: map[snapshot.SnapshotID]time.Time{},
 	}, nil
@@ -296,6 +297,7 @@ func (n *Node) prepare(ctx context.Context) (unlock func(), err error) {
 func (n *Node) advertise(ctx context.Context) {
 	known, usable, announced := true, true, false
 	for ctx.Err() == nil {
+		n.telling <- struct{}{}
 		l, sp, away := n.look(ctx)
 		if ok := away == nil; ok != usable && ctx.Err() == nil {
 			usable = ok
@@ -313,6 +315,7 @@ func (n *Node) advertise(ctx context.Context) {
 			n.offer(Advert{})
 			err = n.control.state(ctx, n.stateWithout(away))
 		}
+		<-n.telling
 		if err == nil && away == nil && !announced {
 			announced = true
 			close(n.announced)
@@ -334,6 +337,28 @@ func (n *Node) advertise(ctx context.Context) {
 		}
 	}
 }
+
+// tell tells the control plane of this node now, if that takes no longer than
+// tellTimeout; else it is told in its turn.
+func (n *Node) tell(ctx context.Context) {
+	ctx, cancel := proc.WithTimeout(ctx, n.clock, tellTimeout)
+	defer cancel()
+	select {
+	case n.telling <- struct{}{}: // what is told later was seen later
+		defer func() { <-n.telling }()
+	case <-ctx.Done():
+		return
+	}
+	s, err := n.state(ctx)
+	if err == nil {
+		err = n.control.state(ctx, s)
+	}
+	if err != nil {
+		n.log.Warn("the control plane could not be told at once that there is no room", "error", err)
+	}
+}
+
+const tellTimeout = 5 * time.Second
 
 func (n *Node) state(ctx context.Context) (wire.NodeState, error) {
 	l, sp, err := n.look(ctx)

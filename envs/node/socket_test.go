@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -319,6 +320,39 @@ func TestFullPoolRefusesWithWords(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// filling is a store that has no room from some time on.
+type filling struct {
+	snapshot.Store
+	full atomic.Bool
+}
+
+func (s *filling) Space(context.Context) (snapshot.Space, error) {
+	if s.full.Load() {
+		return snapshot.Space{Total: 100, Free: 5, Room: -15}, nil
+	}
+	return snapshot.Space{Total: 100, Free: 50, Room: 30}, nil
+}
+
+// Who is refused for want of room hears it after the control plane did, which
+// would place the next attempt here.
+func TestFullIsToldFirst(t *testing.T) {
+	store := &filling{}
+	w, f := newFakeWorld(t, func(o *nodeOptions) {
+		store.Store, o.Store, o.StateEvery = o.Store, store, time.Hour
+	})
+	f.publish("snap-1")
+	f.restore("snap-1", "s1")
+	store.full.Store(true)
+	if _, err := dial.Restore(t.Context(), w.socket, w.grant("s2", wire.PurposeWork, "snap-1")); code(err) != "no_space" {
+		t.Fatalf("restore: %v", err)
+	}
+	w.plane.mu.Lock()
+	defer w.plane.mu.Unlock()
+	if n := len(w.plane.states); n == 0 || w.plane.states[n-1].Refuses == "" {
+		t.Errorf("told so far: %+v", w.plane.states)
 	}
 }
 
