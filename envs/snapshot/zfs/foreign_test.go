@@ -57,6 +57,23 @@ func TestErase(t *testing.T) {
 	run(t, "zfs", "list", p.dataset)
 }
 
+// Two daemons of one installation, each with a place of its own for mounts: the
+// second would collect what the first is asked to keep.
+func TestOneDaemonForADataset(t *testing.T) {
+	p := newPlace(t)
+	s := p.open(t, "octocat")
+	second := place{p.dataset, p.mounts + "-second"}
+	options := zfs.Options{Dataset: second.dataset, Mounts: second.mounts, Owner: "octocat"}
+	if other, err := zfs.Open(t.Context(), options); !errors.Is(err, snapshot.ErrBusy) {
+		t.Errorf("opened by a second daemon: %v", err)
+		must(t, other.Close())
+	}
+	must(t, s.Close())
+	second.open(t, "octocat")
+	// Another installation's is another store.
+	p.open(t, "hubot")
+}
+
 // What does not carry our mark itself survives everything, also where it has a
 // name that we would use.
 func TestForeignSurvives(t *testing.T) {

@@ -20,9 +20,9 @@ import (
 type tool struct {
 	program string // default zfs
 	clock   proc.Clock
-	// lock is inherited by every command: what a killed process has started
+	// locks are inherited by every command: what a killed process has started
 	// keeps the store closed to the next one until it ends.
-	lock  *os.File
+	locks []*os.File
 	slots chan struct{} // one for each command that may run at the same time
 }
 
@@ -121,7 +121,7 @@ func (t tool) answer(ctx context.Context, argv []string) (proc.Result, error) {
 		defer func() { <-t.slots }()
 		res, err := proc.Run(bounded, proc.Command{
 			Argv: append([]string{cmp.Or(t.program, "zfs")}, argv...), Env: []string{"PATH=" + proc.DefaultPath, "LC_ALL=C"},
-			Limit: outputBytes, ExtraFiles: []*os.File{t.lock},
+			Limit: outputBytes, ExtraFiles: t.locks,
 		})
 		said <- answer{res, err}
 	}()

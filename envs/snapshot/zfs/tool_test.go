@@ -102,7 +102,7 @@ func TestSuspendedPool(t *testing.T) {
 	for name, ends := range map[string]bool{"by itself": false, "after its context": true} {
 		t.Run(name, func(t *testing.T) {
 			clock := proc.NewFake(time.Now())
-			run := tool{program: program, clock: clock, lock: lock, slots: make(chan struct{}, 1)}
+			run := tool{program: program, clock: clock, locks: []*os.File{lock}, slots: make(chan struct{}, 1)}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			done := make(chan error)

@@ -25,6 +25,8 @@ package zfs
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -77,6 +79,7 @@ var _ snapshot.Store = (*Store)(nil)
 
 const (
 	lockFile = "zfs.lock"
+	locksDir = "/run/inspect-zfs"
 	holdTag  = "inspect" // one, so that what a killed process held is known
 )
 
@@ -131,14 +134,38 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 		tool:  tool{clock: o.Clock, slots: make(chan struct{}, atOnce)},
 		moved: map[string]string{}, reading: map[string]int{}, ending: map[string]*ending{},
 	}
-	if s.lock, err = locks.File(filepath.Join(mounts, lockFile)); err != nil {
-		return nil, err
+	if err = s.take(); err == nil {
+		err = s.begin(ctx)
 	}
-	if err := s.begin(ctx); err != nil {
-		s.lock.Close()
-		return nil, err
+	if err != nil {
+		return nil, errors.Join(err, s.letGo())
 	}
 	return s, nil
+}
+
+// take takes the place for mounts, and what the installation has at the root:
+// another daemon of it, with another place for mounts, would collect what this
+// one is to keep.
+func (s *Store) take() error {
+	if err := os.MkdirAll(locksDir, 0o700); err != nil {
+		return err
+	}
+	sum := sha256.Sum256([]byte(s.root + "\x00" + s.owner))
+	for _, path := range []string{filepath.Join(s.mounts, lockFile), filepath.Join(locksDir, hex.EncodeToString(sum[:16]))} {
+		f, err := locks.File(path)
+		if err != nil {
+			return err
+		}
+		s.locks = append(s.locks, f)
+	}
+	return nil
+}
+
+func (s *Store) letGo() (err error) {
+	for _, f := range s.locks {
+		err = errors.Join(err, f.Close())
+	}
+	return err
 }
 
 // begin learns what the machine can and what is there, and clears away what a
@@ -228,7 +255,7 @@ func (s *Store) Close() error {
 	for name := range s.ending {
 		s.forget(name)
 	}
-	return s.lock.Close()
+	return s.letGo()
 }
 
 // Prepare makes a base.

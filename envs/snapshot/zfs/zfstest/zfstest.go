@@ -151,7 +151,7 @@ func (w *World) begin() (err error) {
 		if err := unix.Mount("tmpfs", w.Dir, "tmpfs", 0, "size=6g"); err != nil {
 			return err
 		}
-		for _, d := range []string{"/run/zfs", "/run/lock/zfs", "/var/lib/zfs"} {
+		for _, d := range []string{"/run/zfs", "/run/lock/zfs", "/run/inspect-zfs", "/var/lib/zfs"} {
 			if err := os.MkdirAll(d, 0o755); err != nil {
 				return err
 			}
