@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -293,4 +294,67 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	must(t, s.Close())
 	p.open(t, "octocat")
+}
+
+// A clone that can only be read is none, nor is what would be made below a root
+// that can only be read; nothing half made stays.
+func TestReadOnly(t *testing.T) {
+	p := newPlace(t)
+	s := p.open(t, "octocat")
+	ctx := t.Context()
+	publish(t, s, "s1", "x")
+	c, err := s.Restore(ctx, "s1", storetest.Clone("c"), 0)
+	must(t, err)
+	run(t, "zfs", "set", "readonly=on", p.dataset)
+	before := datasets(t, p.dataset)
+	for what, err := range map[string]error{
+		"clone": second(s.Clone(ctx, c.ID)), "restore again": second(s.Restore(ctx, "s1", c.ID, 0)),
+		"restore": second(s.Restore(ctx, "s1", storetest.Clone("d"), 0)), "prepare": second(s.Prepare(ctx, "b", "")),
+	} {
+		if !errors.Is(err, snapshot.ErrUnavailable) || !strings.Contains(err.Error(), "can only be read") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	must(t, s.Sweep(ctx))
+	if after := datasets(t, p.dataset); !slices.Equal(before, after) {
+		t.Errorf("before %q\nafter %q", before, after)
+	}
+	run(t, "zfs", "inherit", "readonly", p.dataset)
+	c, err = s.Restore(ctx, "s1", c.ID, 0)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(c.Path, "f"), []byte("y"), 0o644))
+}
+
+// What somebody has mounted over a clone stays, and keeps the clone's dataset but
+// not its id.
+func TestMountedOver(t *testing.T) {
+	p := newPlace(t)
+	s := p.open(t, "octocat")
+	ctx := t.Context()
+	publish(t, s, "s1", "x")
+	c, err := s.Restore(ctx, "s1", storetest.Clone("c"), 0)
+	must(t, err)
+	must(t, unix.Mount("tmpfs", c.Path, "tmpfs", 0, ""))
+	must(t, os.WriteFile(filepath.Join(c.Path, "theirs"), nil, 0o644))
+	must(t, s.Discard(ctx, c.ID))
+	if err := s.Sweep(ctx); !errors.Is(err, snapshot.ErrBusy) {
+		t.Errorf("the sweep says nothing of what is in its way: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(c.Path, "theirs")); err != nil {
+		t.Errorf("what was mounted over it: %v", err)
+	}
+	if _, err := s.Clone(ctx, c.ID); !errors.Is(err, snapshot.ErrNotFound) {
+		t.Errorf("the clone that was discarded: %v", err)
+	}
+	if _, err := s.Restore(ctx, "s1", c.ID, 0); !errors.Is(err, snapshot.ErrBusy) {
+		t.Errorf("restored where something else is mounted: %v", err)
+	}
+	must(t, unix.Unmount(c.Path, 0))
+	must(t, s.Sweep(ctx))
+	if got := datasets(t, p.dataset+"/session"); len(got) != 0 {
+		t.Errorf("left: %q", got)
+	}
+	if len(mounts(t, p.mounts)) != 0 {
+		t.Errorf("mounted: %v", mounts(t, p.mounts))
+	}
 }

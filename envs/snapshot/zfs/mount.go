@@ -56,7 +56,7 @@ func (s *Store) mount(ctx context.Context, name, path string, flags uintptr) err
 	}
 	if top := topmost(at, path); top != nil {
 		if isZFS(top) && top.Source == name {
-			return s.harden(top, flags)
+			return s.fit(top, flags)
 		}
 		return fmt.Errorf("mount %s: %s is mounted at %s: %w", name, top.Source, path, snapshot.ErrBusy)
 	}
@@ -85,7 +85,20 @@ func (s *Store) mount(ctx context.Context, name, path string, flags uintptr) err
 	if top == nil || !isZFS(top) || top.Source != name {
 		return fmt.Errorf("%s is not mounted at %s, although no mount failed: look at `zfs get mountpoint,mounted %s`", name, path, name)
 	}
-	return s.harden(top, flags)
+	return s.fit(top, flags)
+}
+
+// fit makes a mount what it is to be. ErrUnavailable: it is to be written in and
+// cannot be, which the options of a mount of zfs-fuse do not tell.
+func (s *Store) fit(m *mountinfo.Info, flags uintptr) error {
+	if err := s.harden(m, flags); err != nil || flags&unix.MS_RDONLY != 0 {
+		return err
+	}
+	access := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_OMIT}}
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, m.Mountpoint, access, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.EROFS) {
+		return fmt.Errorf("%s can only be read: look at its property readonly, and the pool's: %w", m.Source, snapshot.ErrUnavailable)
+	}
+	return nil
 }
 
 // makePath makes the directory to mount at. Nobody but root can write in it
@@ -140,7 +153,14 @@ func (s *Store) unmount(name, path string) error {
 		return err
 	}
 	top := topmost(at, path)
-	if top == nil || top.Source != name { // another one has taken its place
+	if top == nil {
+		return nil
+	}
+	if top.Source != name { // another one has taken its place, or hides it
+		if slices.ContainsFunc(at, func(m *mountinfo.Info) bool { return m.Mountpoint == path && m.Source == name }) {
+			// What destroys it would take that away.
+			return fmt.Errorf("unmount %s: %s is mounted over it: %w", path, top.Source, snapshot.ErrBusy)
+		}
 		return nil
 	}
 	if !s.kernel {

@@ -63,6 +63,8 @@ var says = []struct {
 	{"is currently suspended", snapshot.ErrUnavailable},
 	{"I/O error", snapshot.ErrUnavailable},
 	{"pool is unavailable", snapshot.ErrUnavailable},
+	{"pool is read-only", snapshot.ErrUnavailable},
+	{"Read-only file system", snapshot.ErrUnavailable},
 	{"out of space", snapshot.ErrNoSpace},
 	{"No space left on device", snapshot.ErrNoSpace},
 	{"quota exceeded", snapshot.ErrNoSpace},

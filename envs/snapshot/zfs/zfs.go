@@ -671,21 +671,35 @@ func (s *Store) make(ctx context.Context, v view, t thing, a about, source strin
 	if err := makePath(t.path); err != nil {
 		return err
 	}
-	if err := s.mounting(ctx, argv...); err != nil {
+	if stale(t.path) {
+		if err := detach(t.path); err != nil {
+			return err
+		}
+	}
+	at, err := mountsAt(t.path)
+	if err != nil {
 		return err
 	}
-	if err = s.mount(ctx, name, t.path, mountFlags); err == nil {
+	if top := topmost(at, t.path); top != nil {
+		return fmt.Errorf("%s is mounted at %s: %w", top.Source, t.path, snapshot.ErrBusy)
+	}
+	made := s.mounting(ctx, argv...) // an error: it may be there and only not be mounted
+	if err = made; err == nil {
+		err = s.mount(ctx, name, t.path, mountFlags)
+	}
+	if err == nil {
 		err = ctx.Err()
 	}
-	if err != nil {
+	if err != nil && !errors.Is(made, snapshot.ErrUnavailable) {
 		ctx := context.WithoutCancel(ctx)
 		if rerr := s.remove(ctx, name, t.path); rerr != nil {
 			s.log.Warn("what was half made could not be removed yet", "dataset", name, "error", rerr)
 		}
-		return err
 	}
-	s.standsAt(t, name)
-	return nil
+	if err == nil {
+		s.standsAt(t, name)
+	}
+	return err
 }
 
 // hold keeps a snapshot from being destroyed, by us or by anyone, while a clone
