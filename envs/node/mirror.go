@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"inspect/checks/redact"
 	"inspect/envs/proc"
@@ -60,9 +61,9 @@ const mirrorConfig = `[core]
 
 var (
 	commitPattern = regexp.MustCompile(`^[0-9a-f]{40}([0-9a-f]{24})?$`)
-	// branchPattern is stricter than git: nothing that could be an option,
-	// a refspec, a pattern or a way out of refs/heads.
-	branchPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+=@-]{0,243}$`)
+	// branchPattern is what git lets a branch be called of those characters that
+	// are no option, refspec, pattern, revision, or way out of refs/heads.
+	branchPattern = regexp.MustCompile(`^[^\x00-\x20\x7f~^:?*\[\\./-][^\x00-\x20\x7f~^:?*\[\\]*$`)
 	// pullPattern is where a forge has the heads of pull requests.
 	pullPattern = regexp.MustCompile(`^refs/pull/[1-9][0-9]{0,9}/head$`)
 )
@@ -136,7 +137,7 @@ func sameHost(a, b *url.URL) bool {
 }
 
 func validBranch(b string) bool {
-	return branchPattern.MatchString(b) && !strings.Contains(b, "..") && !strings.Contains(b, "//") &&
+	return len(b) <= 244 && utf8.ValidString(b) && branchPattern.MatchString(b) && b != "@" && !strings.Contains(b, "..") && !strings.Contains(b, "//") &&
 		!strings.Contains(b, "@{") && !strings.HasSuffix(b, "/") && !strings.HasSuffix(b, ".") &&
 		!strings.HasSuffix(b, ".lock") && !strings.Contains(b, "/.") && !strings.Contains(b, ".lock/")
 }
