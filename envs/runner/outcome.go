@@ -131,6 +131,8 @@ func limitOf(end wire.SandboxEnd, l wire.Limits) (reason, words string) {
 // into a limit of its own.
 func withoutStore(o wire.Outcome, trouble string) wire.Outcome {
 	switch o.Kind {
+	case wire.OutcomeStopped:
+		return o
 	case wire.OutcomeFailed:
 		if o.Reason == wire.ReasonDisk || o.Reason == wire.ReasonMemory || o.Reason == wire.ReasonPids {
 			return o

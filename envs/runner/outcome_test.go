@@ -29,6 +29,7 @@ func TestWithoutStore(t *testing.T) {
 		"memory":              {wire.Outcome{Kind: wire.OutcomeFailed, Reason: wire.ReasonMemory}, wire.OutcomeFailed, wire.ReasonMemory, false},
 		"verified":            {wire.Outcome{Kind: wire.OutcomeVerified, Results: flaky}, wire.OutcomeVerified, "", false},
 		"verification failed": {wire.Outcome{Kind: wire.OutcomeVerified, Results: bad}, wire.OutcomeInfrastructure, wire.ReasonNodeStore, true},
+		"stopped":             {wire.Outcome{Kind: wire.OutcomeStopped, Reason: "stopped"}, wire.OutcomeStopped, "stopped", false},
 		"late":                {wire.Outcome{Kind: wire.OutcomeTimedOut}, wire.OutcomeTimedOut, "", true},
 		"missing":             {wire.Outcome{Kind: wire.OutcomeInfrastructure, Reason: wire.ReasonSnapshotMissing}, wire.OutcomeInfrastructure, wire.ReasonSnapshotMissing, true},
 	} {
