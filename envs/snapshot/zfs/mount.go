@@ -89,13 +89,19 @@ func (s *Store) mount(ctx context.Context, name, path string, flags uintptr) err
 }
 
 // fit makes a mount what it is to be. ErrUnavailable: it is to be written in and
-// cannot be, which the options of a mount of zfs-fuse do not tell.
+// cannot be.
 func (s *Store) fit(m *mountinfo.Info, flags uintptr) error {
 	if err := s.harden(m, flags); err != nil || flags&unix.MS_RDONLY != 0 {
 		return err
 	}
-	access := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_OMIT}}
-	if err := unix.UtimesNanoAt(unix.AT_FDCWD, m.Mountpoint, access, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.EROFS) {
+	only := slices.Contains(strings.Split(m.Options+","+m.VFSOptions, ","), "ro")
+	if !s.kernel {
+		// Options of zfs-fuse do not tell. OpenZFS is not asked by writing: in a pool
+		// that is suspended that would wait.
+		access := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_OMIT}}
+		only = errors.Is(unix.UtimesNanoAt(unix.AT_FDCWD, m.Mountpoint, access, unix.AT_SYMLINK_NOFOLLOW), unix.EROFS)
+	}
+	if only {
 		return fmt.Errorf("%s can only be read: look at its property readonly, and the pool's: %w", m.Source, snapshot.ErrUnavailable)
 	}
 	return nil
