@@ -2,9 +2,11 @@ package scheduler
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -48,16 +50,13 @@ type Point struct {
 
 // find looks a point up: its work must be there. The clone is held if there is one.
 func (p Point) find(ctx context.Context, q *storage.Queries, now time.Time) (wire.Fork, storage.Bundle, error) {
-	b, err := q.BundleOfTurn(ctx, storage.BundleOfTurnParams{SessionID: p.Session, Generation: int32(p.Generation), Turn: int32(p.Turn)})
+	var b storage.Bundle
+	err := sql.ErrNoRows
+	if countable(p.Generation) && countable(p.Turn) {
+		b, err = q.BundleOfTurn(ctx, storage.BundleOfTurnParams{SessionID: p.Session, Generation: int32(p.Generation), Turn: int32(p.Turn)})
+	}
 	if storage.IsMissing(err) {
-		last, err := q.BundleOfTurn(ctx, storage.BundleOfTurnParams{SessionID: p.Session, Generation: int32(p.Generation)})
-		switch {
-		case storage.IsMissing(err):
-			return wire.Fork{}, b, cannot("nothing is kept of the turns of session %s: it ended before the first of them was over", p.Session)
-		case err != nil:
-			return wire.Fork{}, b, fmt.Errorf("looking for the turns of session %s: %w", p.Session, err)
-		}
-		return wire.Fork{}, b, cannot("session %s has no turn %d: the last that is kept is turn %d of attempt %d", p.Session, p.Turn, last.Turn, last.Generation)
+		return wire.Fork{}, b, p.missing(ctx, q)
 	}
 	if err != nil {
 		return wire.Fork{}, b, fmt.Errorf("looking for turn %d of session %s: %w", p.Turn, p.Session, err)
@@ -66,6 +65,33 @@ func (p Point) find(ctx context.Context, q *storage.Queries, now time.Time) (wir
 		return wire.Fork{}, b, fmt.Errorf("holding the clone of session %s: %w", p.Session, err)
 	}
 	return wire.Fork{Session: p.Session, Generation: int(b.Generation), Turn: int(b.Turn)}, b, nil
+}
+
+// countable tells whether a number of a person can be that of a turn or an
+// attempt, which the database keeps in 32 bits: a larger one would come to mean
+// another turn. 0 leaves it open.
+func countable(n int) bool { return n >= 0 && n <= math.MaxInt32 }
+
+// missing says what there is in place of a point that there is not.
+func (p Point) missing(ctx context.Context, q *storage.Queries) error {
+	in := p.Generation
+	if !countable(in) {
+		in = 0
+	}
+	last, err := q.BundleOfTurn(ctx, storage.BundleOfTurnParams{SessionID: p.Session, Generation: int32(in)})
+	if storage.IsMissing(err) && in > 0 {
+		in = 0
+		last, err = q.BundleOfTurn(ctx, storage.BundleOfTurnParams{SessionID: p.Session})
+	}
+	switch {
+	case storage.IsMissing(err):
+		return cannot("nothing is kept of the turns of session %s: it ended before the first of them was over", p.Session)
+	case err != nil:
+		return fmt.Errorf("looking for the turns of session %s: %w", p.Session, err)
+	case in != p.Generation:
+		return cannot("nothing is kept of an attempt %d of session %s: the last that is kept is turn %d of attempt %d", p.Generation, p.Session, last.Turn, last.Generation)
+	}
+	return cannot("session %s has no turn %d: the last that is kept is turn %d of attempt %d", p.Session, p.Turn, last.Turn, last.Generation)
 }
 
 // Rewind puts a session that has ended back into the queue, to go on from the

@@ -131,8 +131,15 @@ func TestRewindIsRefusedInWords(t *testing.T) {
 	w.nodeAlive(s)
 	sess := w.worked(s)
 	for words, p := range map[string]Point{
-		"has no turn 4: the last that is kept is turn 3 of attempt 1": {Session: sess.ID, Turn: 4},
-		"nothing is kept of the turns":                                {Session: sess.ID, Generation: 2, Turn: 1},
+		"has no turn 4: the last that is kept is turn 3 of attempt 1":                                              {Session: sess.ID, Turn: 4},
+		"nothing is kept of an attempt 2 of session " + sess.ID + ": the last that is kept is turn 3 of attempt 1": {Session: sess.ID, Generation: 2, Turn: 1},
+		"nothing is kept of an attempt 9":                                                                          {Session: sess.ID, Generation: 9},
+		"has no turn 4294967298":                                                                                   {Session: sess.ID, Turn: 1<<32 + 2}, // not turn 2
+		"has no turn 4294967296":                                                                                   {Session: sess.ID, Turn: 1 << 32},   // not the last
+		"has no turn -1":                                                                                           {Session: sess.ID, Turn: -1},
+		"of an attempt 4294967297 of":                                                                              {Session: sess.ID, Generation: 1<<32 + 1, Turn: 1},
+		"of an attempt 4294967296 of":                                                                              {Session: sess.ID, Generation: 1 << 32},
+		"of an attempt -4294967295 of":                                                                             {Session: sess.ID, Generation: 1 - 1<<32, Turn: 1},
 	} {
 		if _, err := w.rewind(p); !IsPointError(err) || !strings.Contains(err.Error(), words) {
 			t.Errorf("%+v: %v, want %s", p, err, words)

@@ -338,6 +338,48 @@ func (q *Queries) StatusTaken(ctx context.Context) ([]StatusTakenRow, error) {
 	return items, nil
 }
 
+const statusTakenOf = `-- name: StatusTakenOf :many
+SELECT generation, taken, drifted, restore, outcome FROM attempts WHERE session_id = $1 AND taken IS NOT NULL ORDER BY generation
+`
+
+type StatusTakenOfRow struct {
+	Generation int32
+	Taken      pqtype.NullRawMessage
+	Drifted    pqtype.NullRawMessage
+	Restore    pqtype.NullRawMessage
+	Outcome    pqtype.NullRawMessage
+}
+
+// The attempts of a session.
+func (q *Queries) StatusTakenOf(ctx context.Context, sessionID string) ([]StatusTakenOfRow, error) {
+	rows, err := q.db.QueryContext(ctx, statusTakenOf, sessionID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StatusTakenOfRow
+	for rows.Next() {
+		var i StatusTakenOfRow
+		if err := rows.Scan(
+			&i.Generation,
+			&i.Taken,
+			&i.Drifted,
+			&i.Restore,
+			&i.Outcome,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const unscheduleLook = `-- name: UnscheduleLook :exec
 UPDATE repositories SET look_at = NULL WHERE id = $1
 `

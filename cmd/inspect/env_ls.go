@@ -53,7 +53,10 @@ func lsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the snapshots and clones there are",
-		Args:  cobra.NoArgs,
+		Long: `List the snapshots and clones there are. SIZE is all that a snapshot holds, of which
+those that were made from one another may have the most in common; DISK is what a clone
+alone takes.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			db, err := openDatabase(cmd.Context(), d)
 			if err != nil {
@@ -133,7 +136,7 @@ func readList(ctx context.Context, q *storage.Queries, now time.Time) (envList, 
 
 func (l envList) print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "SNAPSHOT\tENVIRONMENT\tNODE\tGENERATION\tSTATE\tCOMMIT\tAGE\tDISK\tMADE FROM")
+	fmt.Fprintln(t, "SNAPSHOT\tENVIRONMENT\tNODE\tGENERATION\tSTATE\tCOMMIT\tAGE\tSIZE\tMADE FROM")
 	for _, s := range l.Snapshots {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", cell(s.ID), cell(s.Environment), s.Node, s.Generation, s.State, sha(s.Commit), render.Duration(ms(s.AgeMS)), size(s.Bytes), cell(s.From))
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/sqlc-dev/pqtype"
 
 	"inspect/checks/redact"
 	"inspect/checks/render"
@@ -251,10 +252,17 @@ func readStatus(ctx context.Context, q *storage.Queries, ownerName string, now t
 			Session: a.SessionID, Attempt: int(a.Generation), Repository: a.Owner + "/" + a.Name, State: string(a.State),
 			Node: a.Node, Until: a.KeepUntil.Time.UTC(),
 		}
+		there := false
 		for _, c := range states[a.Node].Clones {
 			if c.Session == a.SessionID && c.Generation == int(a.Generation) {
-				k.Bytes += c.Bytes
+				there, k.Bytes = true, k.Bytes+c.Bytes
 			}
+		}
+		// An attempt that was lost before it had a clone leaves nothing to keep.
+		if !there && now.Sub(a.FinishedAt.Time) > scheduler.NodeSilence && slices.ContainsFunc(nodes, func(n nodeStatus) bool {
+			return n.Node == a.Node && n.Seen != nil && now.Sub(*n.Seen) <= scheduler.NodeSilence
+		}) {
+			continue
 		}
 		out.Kept = append(out.Kept, k)
 	}
@@ -346,28 +354,37 @@ func readTaken(ctx context.Context, q *storage.Queries) (map[string]takenStatus,
 	}
 	out := map[string]takenStatus{}
 	for _, r := range rows {
-		t := takenStatus{Session: r.SessionID, Attempt: int(r.Generation)}
-		var taken scheduler.Taken
-		var o wire.Outcome
-		var restored wire.Restored
-		var d wire.Drifted
-		for _, part := range []struct {
-			raw  []byte
-			into any
-		}{{r.Taken.RawMessage, &taken}, {r.Outcome.RawMessage, &o}, {r.Restore.RawMessage, &restored}, {r.Drifted.RawMessage, &d}} {
-			if len(part.raw) > 0 {
-				if err := json.Unmarshal(part.raw, part.into); err != nil {
-					return nil, fmt.Errorf("read what attempt %d of session %s was restored from: %w", r.Generation, r.SessionID, err)
-				}
-			}
+		t, err := takenOf(r.SessionID, r.Generation, r.Taken, r.Outcome, r.Restore, r.Drifted)
+		if err != nil {
+			return nil, err
 		}
-		t.RestoreMS, t.SyncMS, t.ReadyMS = restored.Duration.Milliseconds(), o.Times.Sync.Milliseconds(), o.Times.Ready.Milliseconds()
-		t.Snapshot, t.Commit, t.Base, t.Drift, t.Stale, t.Cold, t.Image, t.Why = taken.Snapshot, taken.Commit, taken.Base, taken.Drift, taken.Stale, taken.Cold, taken.Image, taken.Why
-		t.AgeMS, t.NewestMS = taken.Age.Milliseconds(), taken.Newest.Milliseconds()
-		t.Steps, t.Lockfiles = d.Steps, d.Lockfiles
 		out[r.EnvironmentID] = t
 	}
 	return out, nil
+}
+
+// takenOf is what is stored of an attempt.
+func takenOf(session string, generation int32, fromTaken, fromOutcome, fromRestore, fromDrifted pqtype.NullRawMessage) (takenStatus, error) {
+	t := takenStatus{Session: session, Attempt: int(generation)}
+	var taken scheduler.Taken
+	var o wire.Outcome
+	var restored wire.Restored
+	var d wire.Drifted
+	for _, part := range []struct {
+		raw  []byte
+		into any
+	}{{fromTaken.RawMessage, &taken}, {fromOutcome.RawMessage, &o}, {fromRestore.RawMessage, &restored}, {fromDrifted.RawMessage, &d}} {
+		if len(part.raw) > 0 {
+			if err := json.Unmarshal(part.raw, part.into); err != nil {
+				return t, fmt.Errorf("read what attempt %d of session %s was restored from: %w", generation, session, err)
+			}
+		}
+	}
+	t.RestoreMS, t.SyncMS, t.ReadyMS = restored.Duration.Milliseconds(), o.Times.Sync.Milliseconds(), o.Times.Ready.Milliseconds()
+	t.Snapshot, t.Commit, t.Base, t.Drift, t.Stale, t.Cold, t.Image, t.Why = taken.Snapshot, taken.Commit, taken.Base, taken.Drift, taken.Stale, taken.Cold, taken.Image, taken.Why
+	t.AgeMS, t.NewestMS = taken.Age.Milliseconds(), taken.Newest.Milliseconds()
+	t.Steps, t.Lockfiles = d.Steps, d.Lockfiles
+	return t, nil
 }
 
 // print shows it to a terminal: some of it was said in a sandbox.
@@ -494,6 +511,11 @@ func (p placeStatus) print(line func(string, ...any), now time.Time) {
 }
 
 func (t takenStatus) print(line func(string, ...any)) {
+	line("  last taken by session %s, attempt %d: %s", t.Session, t.Attempt, cell(t.String()))
+}
+
+// String is which snapshot it was, how near, how soon ready, and why it was taken.
+func (t takenStatus) String() string {
 	parts := []string{render.Age(ms(t.AgeMS))}
 	if d := t.Drift; d != nil {
 		parts = append(parts, render.Count(d.Commits, "commit", "commits")+" behind")
@@ -506,7 +528,7 @@ func (t takenStatus) print(line func(string, ...any)) {
 			parts = append(parts, x.what+render.Duration(ms(x.took)))
 		}
 	}
-	line("  last taken by session %s, attempt %d: %s of %s, %s: %s", t.Session, t.Attempt, t.Snapshot, sha(t.Commit), strings.Join(parts, ", "), cell(t.Why))
+	return fmt.Sprintf("%s of %s, %s: %s", t.Snapshot, sha(t.Commit), strings.Join(parts, ", "), t.Why)
 }
 
 // byPhase orders the phases of a refresh as they come.

@@ -168,6 +168,32 @@ func TestEnvOfHostileNames(t *testing.T) {
 	}
 }
 
+// What an attempt left that was lost before it had a clone costs nothing and
+// cannot be looked into.
+func TestEnvStatusOfNothingKept(t *testing.T) {
+	s := newShelf(t)
+	kept := func() int {
+		t.Helper()
+		var st envStatus
+		if err := json.Unmarshal([]byte(s.env("status", "--json")), &st); err != nil {
+			t.Fatal(err)
+		}
+		return len(st.Kept)
+	}
+	s.sql(`UPDATE nodes SET state = '{"store":"zfs"}' WHERE name = 'n1'`)
+	if n := kept(); n != 1 {
+		t.Errorf("%d are kept while the node may not have told of it yet", n)
+	}
+	s.sql(`UPDATE sessions SET finished_at = now() - interval '2 h' WHERE id = 'abcdefgh22'`)
+	if n := kept(); n != 0 {
+		t.Errorf("%d are kept that are not there", n)
+	}
+	s.sql(`UPDATE nodes SET seen_at = now() - interval '1 h' WHERE name = 'n1'`)
+	if n := kept(); n != 1 {
+		t.Errorf("%d are kept on a node that says nothing", n)
+	}
+}
+
 func TestEnvLs(t *testing.T) {
 	s := newShelf(t)
 	out := s.env("ls")
@@ -290,6 +316,10 @@ func TestSessionRewindAndFork(t *testing.T) {
 	}{
 		{[]string{"rewind", "abc"}, "--turn: expected"},
 		{[]string{"rewind", "abc", "--turn", "-1"}, "counted from 1"},
+		{[]string{"rewind", "abc", "--turn", "0"}, "counted from 1"},
+		{[]string{"rewind", "abc", "--turn", "1", "--attempt", "0"}, "counted from 1"},
+		{[]string{"fork", "abc", "--turn", "0"}, "counted from 1"}, // not the last
+		{[]string{"fork", "abc", "--turn", "4294967297"}, "has no turn 4294967297"},
 		{[]string{"rewind", "abc", "--turn", "3"}, "has no turn 3: the last that is kept is turn 2 of attempt 1"},
 		{[]string{"rewind", "work", "--turn", "1"}, "has not ended: it is working"},
 		{[]string{"rewind", "nosuch", "--turn", "1"}, "no session"},

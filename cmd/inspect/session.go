@@ -55,11 +55,16 @@ func (p *pointFlags) common(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&p.asJSON, "json", false, "print JSON")
 }
 
+// check refuses what is the number of no turn.
+func (p pointFlags) check(cmd *cobra.Command) error {
+	if p.turn < 1 && cmd.Flags().Changed("turn") || p.attempt < 1 && cmd.Flags().Changed("attempt") {
+		return usagef("--turn and --attempt are counted from 1")
+	}
+	return nil
+}
+
 // at runs do with the turn of a session.
 func (p pointFlags) at(ctx context.Context, session string, do func(tx *storage.Tx, at scheduler.Point) (storage.Session, error)) (row storage.Session, err error) {
-	if p.turn < 0 || p.attempt < 0 {
-		return row, usagef("--turn and --attempt are counted from 1")
-	}
 	db, err := openDatabase(ctx, p.dataFlags)
 	if err != nil {
 		return row, err
@@ -97,6 +102,9 @@ func rewindCommand() *cobra.Command {
 one of its turns as a new attempt. SESSION is its id, or the beginning of it.` + pointHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := p.check(cmd); err != nil {
+				return err
+			}
 			if p.turn == 0 {
 				return usagef("--turn: expected the number of the turn to go on from")
 			}
@@ -123,6 +131,9 @@ func forkCommand() *cobra.Command {
 stays as it is. SESSION is its id, or the beginning of it.` + pointHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := p.check(cmd); err != nil {
+				return err
+			}
 			if h.Kind != "" && !slices.Contains(spec.Harnesses(), h.Kind) {
 				return usagef("--harness: expected one of %v", spec.Harnesses())
 			}

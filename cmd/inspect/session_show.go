@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -39,14 +38,15 @@ type shownSession struct {
 }
 
 type shownAttempt struct {
-	Generation int        `json:"generation"`
-	Engine     string     `json:"engine"`
-	Node       string     `json:"node,omitempty"`
-	Snapshot   string     `json:"snapshot,omitempty"`
-	Why        string     `json:"why,omitempty"` // the snapshot was taken
-	Started    time.Time  `json:"started"`
-	Ended      *time.Time `json:"ended,omitempty"`
-	Words      string     `json:"words,omitempty"` // why it ended
+	Generation int          `json:"generation"`
+	Engine     string       `json:"engine"`
+	Node       string       `json:"node,omitempty"`
+	Snapshot   string       `json:"snapshot,omitempty"`
+	Why        string       `json:"why,omitempty"`   // the snapshot was taken
+	Taken      *takenStatus `json:"taken,omitempty"` // all that is known of that; absent: none was yet
+	Started    time.Time    `json:"started"`
+	Ended      *time.Time   `json:"ended,omitempty"`
+	Words      string       `json:"words,omitempty"` // why it ended
 }
 
 func showCommand() *cobra.Command {
@@ -96,6 +96,16 @@ func readSession(ctx context.Context, q *storage.Queries, beginning string) (s s
 	if err != nil {
 		return s, fmt.Errorf("read the attempts of session %s: %w", id, err)
 	}
+	records, err := q.StatusTakenOf(ctx, id)
+	if err != nil {
+		return s, fmt.Errorf("read what session %s was restored from: %w", id, err)
+	}
+	taken := map[int32]takenStatus{}
+	for _, r := range records {
+		if taken[r.Generation], err = takenOf(id, r.Generation, r.Taken, r.Outcome, r.Restore, r.Drifted); err != nil {
+			return s, err
+		}
+	}
 	s = shownSession{
 		Session: id, Repository: repo.Owner + "/" + repo.Name, Issue: int(row.IssueNumber), Title: row.Title, Requester: row.RequesterLogin,
 		State: string(row.State), Reason: row.Reason, Words: row.Words, Priority: int(row.Priority), Node: row.Node, Snapshot: row.SnapshotID,
@@ -120,9 +130,8 @@ func readSession(ctx context.Context, q *storage.Queries, beginning string) (s s
 			Generation: int(a.Generation), Engine: a.Engine, Node: a.Node, Snapshot: a.SnapshotID,
 			Started: a.StartedAt.UTC(), Ended: moment(a.EndedAt), Words: a.EndWords,
 		}
-		var taken scheduler.Taken
-		if a.Taken.Valid && json.Unmarshal(a.Taken.RawMessage, &taken) == nil {
-			shown.Why = taken.Why
+		if t, ok := taken[a.Generation]; ok {
+			shown.Why, shown.Taken = t.Why, &t
 		}
 		s.Attempts = append(s.Attempts, shown)
 	}
@@ -181,5 +190,17 @@ func (s shownSession) print(w io.Writer, now time.Time) {
 			text += ": " + a.Words
 		}
 		line(fmt.Sprintf("attempt %d", a.Generation), "%s", text)
+		if t := a.Taken; t != nil {
+			line("", "%s", t)
+			if t.Image != "" {
+				line("", "image %s", t.Image)
+			}
+			if len(t.Steps) > 0 {
+				line("", "setup ran again: %s", strings.Join(t.Steps, "; "))
+			}
+			for _, l := range t.Lockfiles {
+				line("", "%s sha256 %s", l.Path, l.SHA256)
+			}
+		}
 	}
 }

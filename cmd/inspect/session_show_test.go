@@ -19,12 +19,14 @@ func TestSessionShow(t *testing.T) {
 	}
 	wantLines(t, out, "session     abcdefgh22", "state       queued",
 		"limit 4 of octocat/hello reached", "(position 3 of 5, since 2026-03-01 10:00 UTC)", "priority    7", "next check  2026-03-01 10:05:00",
-		"on n1 from snap-one since", "to 2026-03-01 10:00:00: killed for want of memory")
+		"on n1 from snap-one since", "to 2026-03-01 10:00:00: killed for want of memory",
+		"snap-one of 111111111111, 40 min 0 s old, 3 commits behind, restored in 85 ms, synchronised in 300 ms, ready in 1.2 s: it is 3 commits behind, of 200 at most\n",
+		"setup ran again: go build ./...\n", "go.sum sha256 ab\n")
 	if out, err = s.run(sessionCommand(), "show", "abcdef", "--json"); err != nil {
 		t.Fatal(err)
 	}
 	var got shownSession
-	if err := json.Unmarshal([]byte(out), &got); err != nil || got.Position != 3 || got.Length != 5 || got.Since == nil || len(got.Attempts) != 1 || got.Attempts[0].Words == "" {
+	if err := json.Unmarshal([]byte(out), &got); err != nil || got.Position != 3 || got.Length != 5 || got.Since == nil || len(got.Attempts) != 1 || got.Attempts[0].Words == "" || got.Attempts[0].Taken == nil || got.Attempts[0].Taken.ReadyMS != 1200 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if _, err := s.run(sessionCommand(), "show", "nobody"); err == nil {

@@ -20,6 +20,10 @@ SELECT DISTINCT ON (s.environment_id) s.environment_id, a.session_id, a.generati
 FROM attempts a JOIN sessions s ON s.id = a.session_id WHERE a.taken IS NOT NULL
 ORDER BY s.environment_id, a.started_at DESC;
 
+-- name: StatusTakenOf :many
+-- The attempts of a session.
+SELECT generation, taken, drifted, restore, outcome FROM attempts WHERE session_id = $1 AND taken IS NOT NULL ORDER BY generation;
+
 -- name: StatusAttempts :many
 -- Whose clones are not to be discarded yet.
 SELECT a.session_id, a.generation, a.node, a.snapshot_id, a.keep_until, s.state, s.finished_at, s.environment_id, r.owner, r.name
