@@ -180,8 +180,14 @@ func (l *egressList) print(w io.Writer) error {
 }
 
 func cell(s string) string {
-	if s = redact.OneLine(redact.Visible(s), 200); s == "" {
+	if s = terminalLine(s, 200); s == "" {
 		return "-"
 	}
 	return s
+}
+
+// terminalLine is one line that steers no terminal. Unlike in what is for GitHub
+// there are no mentions to be broken: name@sha256:… stays fit to be copied.
+func terminalLine(s string, maxBytes int) string {
+	return redact.Cut(strings.Join(strings.Fields(redact.Visible(s)), " "), maxBytes)
 }

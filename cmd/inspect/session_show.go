@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"inspect/checks/redact"
 	"inspect/checks/render"
 	"inspect/scheduler"
 	"inspect/storage"
@@ -140,7 +139,7 @@ func readSession(ctx context.Context, q *storage.Queries, beginning string) (s s
 
 func (s shownSession) print(w io.Writer, now time.Time) {
 	line := func(name, format string, args ...any) {
-		fmt.Fprintf(w, "%-12s%s\n", name, redact.OneLine(redact.Visible(fmt.Sprintf(format, args...)), 2000))
+		fmt.Fprintf(w, "%-12s%s\n", name, terminalLine(fmt.Sprintf(format, args...), 2000))
 	}
 	line("session", "%s", s.Session)
 	state := s.State

@@ -12,7 +12,8 @@ func TestSessionShow(t *testing.T) {
 	s.sql(`INSERT INTO sessions (id, installation_id, repository_id, issue_number, intent_key, requester_id, requester_login, title, request, prompt,
 		base_branch, base_sha, environment_id, spec, spec_source, queue_reason, deadline)
 		SELECT 'other' || n, 7, 42, 0, 'other' || n, 1, 'octocat', '', '', '', 'main', '', 'env-42-aaaaaaaa', '{}', '', '', now() FROM generate_series(1, 4) n`)
-	s.sql(`UPDATE attempts SET end_words = 'killed for want of memory', ended_at = '2026-03-01 10:00:00Z', snapshot_id = 'snap-one' WHERE session_id = 'abcdefgh22'`)
+	s.sql(`UPDATE attempts SET end_words = 'killed for want of memory', ended_at = '2026-03-01 10:00:00Z', snapshot_id = 'snap-one',
+		taken = taken || '{"image":"imported@sha256:feed"}' WHERE session_id = 'abcdefgh22'`)
 	out, err := s.run(sessionCommand(), "show", "abcdef")
 	if err != nil {
 		t.Fatal(err)
@@ -21,7 +22,8 @@ func TestSessionShow(t *testing.T) {
 		"limit 4 of octocat/hello reached", "(position 3 of 5, since 2026-03-01 10:00 UTC)", "priority    7", "next check  2026-03-01 10:05:00",
 		"on n1 from snap-one since", "to 2026-03-01 10:00:00: killed for want of memory",
 		"snap-one of 111111111111, 40 min 0 s old, 3 commits behind, restored in 85 ms, synchronised in 300 ms, ready in 1.2 s: it is 3 commits behind, of 200 at most\n",
-		"setup ran again: go build ./...\n", "go.sum sha256 ab\n")
+		"setup ran again: go build ./...\n", "go.sum sha256 ab\n",
+		"image imported@sha256:feed\n")
 	if out, err = s.run(sessionCommand(), "show", "abcdef", "--json"); err != nil {
 		t.Fatal(err)
 	}
