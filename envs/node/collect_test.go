@@ -192,6 +192,35 @@ func TestStateIsTold(t *testing.T) {
 	})
 }
 
+// What a clone costs that nobody works in is told, also of a store that copies.
+func TestWhatACloneTakesIsTold(t *testing.T) {
+	w, f, clock := collecting(t)
+	w.plane.set(func(p *plane) { p.refs = wire.Refs{Sessions: []wire.SessionRef{{Session: "a", Generation: 1}}} })
+	f.publish("s")
+	c, err := f.store.Restore(t.Context(), "s", work("a"), 0)
+	must(t, err)
+	if f.store.Forks() {
+		return // what it shares is not told apart
+	}
+	told := func(what string, want func(int64) bool) {
+		t.Helper()
+		until(t, what, func() bool {
+			clock.Advance(10 * time.Second)
+			w.plane.mu.Lock()
+			defer w.plane.mu.Unlock()
+			n := len(w.plane.states)
+			return n > 0 && len(w.plane.states[n-1].Clones) == 1 && want(w.plane.states[n-1].Clones[0].Bytes)
+		})
+	}
+	told("what it takes", func(n int64) bool { return n > 0 && n < 1<<20 })
+	must(t, os.WriteFile(filepath.Join(c.Path, "work", "large"), make([]byte, 1<<20), 0o644))
+	told("that it has grown", func(n int64) bool { return n > 1<<20 })
+	f.launcher.mu.Lock()
+	f.launcher.foreign = append(f.launcher.foreign, c.ID.String())
+	f.launcher.mu.Unlock()
+	told("nothing while a sandbox lives in it", func(n int64) bool { return n == 0 })
+}
+
 // pulled is a store whose pool can be taken away.
 type pulled struct {
 	snapshot.Store

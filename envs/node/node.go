@@ -129,6 +129,9 @@ type Node struct {
 	ofModules map[int64]*mirrors  // by the repository that they are submodules of
 	secrets   map[string]int      // values that refreshes were given, by how many of them
 	offered   map[snapshot.SnapshotID]time.Time
+
+	weighing sync.Mutex
+	weights  map[snapshot.CloneID]weighed
 }
 
 // New checks the options. Nothing is started or written.
@@ -374,6 +377,7 @@ func (n *Node) look(ctx context.Context) (snapshot.Listing, snapshot.Space, erro
 	if err != nil {
 		return l, snapshot.Space{}, err
 	}
+	n.weigh(ctx, l.Clones)
 	sp, err := n.o.Store.Space(ctx)
 	return l, sp, err
 }
