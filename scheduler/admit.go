@@ -140,6 +140,9 @@ func (s *Scheduler) consider(ctx context.Context, tx *storage.Tx, sess storage.S
 	if err != nil {
 		return err
 	}
+	if b.Denied == "" {
+		b.Denied = s.modelMissing(b.Spec.Harness)
+	}
 	r := readiness{end: denied(b.Denied)}
 	if b.Denied == "" {
 		if r, err = s.prepare(ctx, q, sess, nodes, b, use.rooms); err != nil {

@@ -66,6 +66,19 @@ func tighten(ctx context.Context, q *storage.Queries, sess *storage.Session, sp 
 // denied is the end of a session that may not run any more.
 func denied(words string) *change { return &change{to: Stopped, reason: ReasonDenied, words: words} }
 
+// modelMissing says in words why no agent could work with the model it is to have:
+// a fork can name any, and models can be taken away while a session waits. Every
+// attempt would fail as the machinery's fault.
+func (s *Scheduler) modelMissing(h spec.Harness) string {
+	if h.Model == "" || s.o.ModelAPI == nil {
+		return ""
+	}
+	if _, err := s.o.ModelAPI(h.Model, h.Kind); err != nil {
+		return "The agent has no model to work with: " + err.Error() + "."
+	}
+	return ""
+}
+
 // suited are the nodes whose sandboxes are at least of a tier, and why the
 // others are not.
 func suited(nodes []storage.Node, least string) (out []storage.Node, wait string) {

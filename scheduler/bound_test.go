@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -168,6 +169,34 @@ func TestGrantsTellOfCommandsWithSecrets(t *testing.T) {
 		g, err := wire.OpenGrant(publicKey(v.world), text, "n1", wire.VerbSandbox, 1234, v.clock.Now())
 		if err != nil || g.Compartments != 3 { // a setup command, a service and a verification command
 			t.Errorf("grant %+v, %v", g, err)
+		}
+	}
+}
+
+// A fork with a model that nobody offers ends with words, and not after three attempts.
+func TestForkWithAModelThatIsNotThere(t *testing.T) {
+	w := newWorld(t)
+	w.o.ModelAPI = func(model, kind string) (string, error) {
+		if model != "there" {
+			return "", fmt.Errorf("the model %q is not configured; there are: there", model)
+		}
+		return wire.APIChat, nil
+	}
+	s := w.scheduler()
+	src := w.worked(s)
+	for model, want := range map[string]struct {
+		state  State
+		reason string
+	}{"bogus": {Stopped, ReasonDenied}, "there": {Placing, ""}} {
+		w.nodeAlive(s)
+		sess, err := w.fork(Point{Session: src.ID, Turn: 2}, spec.Harness{Model: model})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.look(s, sess.ID)
+		got := w.want(sess.ID, want.state, want.reason)
+		if want.reason != "" && !strings.Contains(got.Words, `the model "bogus" is not configured; there are: there`) {
+			t.Errorf("it was told %q", got.Words)
 		}
 	}
 }
