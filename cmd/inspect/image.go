@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"inspect/checks/render"
 	"inspect/envs/node/dial"
 )
 
@@ -40,7 +41,7 @@ used nor brought for 30 days, is removed.`,
 			if err != nil {
 				return fmt.Errorf("import %s: %w", args[0], err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "The node has it: %d layers, %d files, %d MiB", im.Layers, im.Files, im.Bytes>>20)
+			fmt.Fprintf(cmd.OutOrStdout(), "The node has it: %s, %s, %s", render.Count(im.Layers, "layer", "layers"), render.Count(im.Files, "file", "files"), render.Bytes(im.Bytes))
 			if im.Skipped > 0 {
 				fmt.Fprintf(cmd.OutOrStdout(), "; %d devices and pipes were left out", im.Skipped)
 			}
@@ -58,7 +59,7 @@ used nor brought for 30 days, is removed.`,
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			for _, im := range all {
-				fmt.Fprintf(w, "%s\t%d layers\t%d files\t%d MiB\n", im.Digest, im.Layers, im.Files, im.Bytes>>20)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", im.Digest, render.Count(im.Layers, "layer", "layers"), render.Count(im.Files, "file", "files"), render.Bytes(im.Bytes))
 			}
 			return w.Flush()
 		},

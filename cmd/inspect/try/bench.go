@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"inspect/checks/render"
 	"inspect/envs/services"
 	"inspect/envs/spec"
 	"inspect/envs/wire"
@@ -210,7 +211,8 @@ func merged(runs []map[string]time.Duration) map[string]time.Duration {
 
 // Write prints both paths as a table.
 func (m Measured) Write(w io.Writer) error {
-	fmt.Fprintf(w, "%s at %.10s, snapshot %d commits behind, store %s, medians of %d runs\n\n", plain(m.Repository, 300), m.Commit, m.Behind, m.Store, m.Runs)
+	fmt.Fprintf(w, "%s at %.10s, snapshot %s behind, store %s, medians of %s\n\n",
+		plain(m.Repository, 300), m.Commit, render.Count(m.Behind, "commit", "commits"), m.Store, render.Count(m.Runs, "run", "runs"))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "cold path\tms\t\tsnapshot path\tms\t")
 	cold, warm := m.coldRows(), rows(snapshotPhases, m.Snapshot)
