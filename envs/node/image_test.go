@@ -25,6 +25,9 @@ import (
 	"inspect/envs/wire"
 )
 
+// imagePrograms are what an image must hold, and what git calls to read a mirror.
+var imagePrograms = []string{"sh", "git", "git-upload-pack", "find", "cat", "chmod", "cp", "mkdir", "rm"}
+
 // savedImage is an image of some of this machine's programs, as docker save
 // wrote it, and what a repository calls it.
 func savedImage(t *testing.T, programs ...string) (archive []byte, ref string) {
@@ -110,7 +113,7 @@ func (w *world) importImage(archive []byte) {
 // the sandbox of the agent and in that of verification.
 func TestImageOfARepository(t *testing.T) {
 	w := newWorld(t)
-	archive, ref := savedImage(t, "sh", "git", "git-upload-pack", "find", "cat", "mkdir", "rm")
+	archive, ref := savedImage(t, imagePrograms...)
 	w.start()
 	w.importImage(archive)
 	work := w.refreshWork(1, "snap-1", `test -e /etc/image && test "$OF_IMAGE" = yes && test "$HOME" = /home/agent && test -z "$GIT_DIR$LD_PRELOAD" && ! test -e /usr/bin/perl && mkdir built && cat /etc/image >built/it`)
@@ -286,11 +289,14 @@ func TestImagesAreCollected(t *testing.T) {
 func TestImageThatWillNotDo(t *testing.T) {
 	w := newWorld(t)
 	archive, ref := savedImage(t, "cat")
+	nearly, ofNearly := savedImage(t, "git-upload-pack", "sh", "git", "find", "cat", "mkdir", "rm") // enough for a refresh
 	w.start()
 	w.importImage(archive)
+	w.importImage(nearly)
 	for i, test := range []struct{ ref, words string }{
 		{"registry.example/dev@sha256:" + strings.Repeat("0", 64), "is not on this node; bring it there with: inspect env image import"},
 		{ref, "must hold sh, git"},
+		{ofNearly, "there is no chmod\nthere is no cp"},
 		{"dev@sha256:../../../etc", "no digest"},
 		{"dev", "no digest"},
 	} {

@@ -130,7 +130,7 @@ func TestImageFromItsRegistry(t *testing.T) {
 			}
 		}
 	}
-	ref, asked := privateRegistry(t, canary, look, "sh", "git", "git-upload-pack", "find", "cat", "mkdir", "rm")
+	ref, asked := privateRegistry(t, canary, look, imagePrograms...)
 	w.start(func(o *node.Options) {
 		o.RegistryAuth, o.Refreshes = registryAuth(t, ref, canary), 2
 		o.Log = slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelDebug}))

@@ -107,6 +107,9 @@ func words(argv []string) string {
 // setup runs the repository's setup commands one after the other. Where there
 // are services it makes what they need, with their own programs.
 func (r *refresher) setup(ctx context.Context, c *stream.Client) error {
+	if err := r.programs(ctx, c); err != nil {
+		return err
+	}
 	for i, step := range r.w.Setup {
 		line := step.Run
 		what := fmt.Sprintf("setup command %d of %d", i+1, len(r.w.Setup))
@@ -123,6 +126,21 @@ func (r *refresher) setup(ctx context.Context, c *stream.Client) error {
 		}
 	}
 	return nil
+}
+
+// needed are the programs that Inspect itself starts in the sandboxes of an
+// environment: a refresh not all of them, a session each.
+var needed = []string{"sh", "git", "find", "cat", "chmod", "cp", "mkdir", "rm"}
+
+// programs looks for what an image must hold. Without it each session would end
+// before its agent begins, as if by a fault of the machinery.
+func (r *refresher) programs(ctx context.Context, c *stream.Client) error {
+	if r.w.Image == "" {
+		return nil // the node's own
+	}
+	look := `for p; do command -v "$p" >/dev/null || { echo "there is no $p"; none=yes; }; done; test -z "$none"`
+	return r.command(ctx, c, "looking for the programs that the image "+r.w.Image+" must hold", strings.Join(needed, ", "),
+		stream.Exec{Argv: append([]string{"sh", "-c", look, "sh"}, needed...)})
 }
 
 // step runs one step where its secrets are its alone.
@@ -372,7 +390,7 @@ func (r *refresher) command(ctx context.Context, c services.Sandbox, what, line 
 	case errors.As(err, &cannot):
 		words := fmt.Sprintf("%s could not be started: %s: %s", what, redact.OneLine(line, 300), cannot.Words)
 		if r.w.Image != "" {
-			words += "; the image " + r.w.Image + " must hold sh, git, find, cat, mkdir and rm besides what the repository needs"
+			words += "; the image " + r.w.Image + " must hold " + strings.Join(needed, ", ") + " besides what the repository needs"
 		}
 		return failed("%s", words)
 	case err == nil && exit.Code == 0 && exit.Signal == "":
