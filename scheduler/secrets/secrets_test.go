@@ -174,7 +174,7 @@ func TestValuesThatCannotBeKept(t *testing.T) {
 func TestRowsThatWereMeddledWith(t *testing.T) {
 	const words = "cannot be opened: the value was changed, or belongs to another row: set the secret anew"
 	for name, meddle := range map[string]string{
-		"changed":                   "UPDATE secrets SET sealed = overlay(sealed placing '\\x00'::bytea from 20) WHERE name = 'A'",
+		"changed":                   "UPDATE secrets SET sealed = set_byte(sealed, 19, get_byte(sealed, 19) # 1) WHERE name = 'A'",
 		"cut":                       "UPDATE secrets SET sealed = '\\x' WHERE name = 'A'",
 		"moved to another name":     "UPDATE secrets SET sealed = (SELECT sealed FROM secrets WHERE name = 'B') WHERE name = 'A'",
 		"moved from another scope":  "UPDATE secrets SET sealed = (SELECT sealed FROM secrets WHERE name = 'A' AND scope = 'all') WHERE scope_id = 42 AND name = 'A'",
