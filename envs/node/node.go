@@ -319,6 +319,7 @@ func (n *Node) advertise(ctx context.Context) {
 			err = n.control.state(ctx, n.stateWithout(away))
 		}
 		<-n.telling
+		n.weigh(ctx, l.Clones) // told the next time: nobody waits for it
 		if err == nil && away == nil && !announced {
 			announced = true
 			close(n.announced)
@@ -377,7 +378,7 @@ func (n *Node) look(ctx context.Context) (snapshot.Listing, snapshot.Space, erro
 	if err != nil {
 		return l, snapshot.Space{}, err
 	}
-	n.weigh(ctx, l.Clones)
+	n.weighedOf(l.Clones)
 	sp, err := n.o.Store.Space(ctx)
 	return l, sp, err
 }
